@@ -1,0 +1,78 @@
+"""Arguments that several verbs share."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from typing import Any
+
+from scaffold.config import RunConfig, RunSpec, Study, dataset_name, library_name
+from scaffold.errors import UserError
+
+Verbs = Any
+"""What ``ArgumentParser.add_subparsers`` returns."""
+
+
+def add_verb(
+    verbs: Verbs, name: str, function: Callable[[argparse.Namespace], int | None], summary: str
+) -> argparse.ArgumentParser:
+    """Add the verb ``name`` that runs ``function``; return its parser."""
+    parser: argparse.ArgumentParser = verbs.add_parser(name, help=summary, description=summary)
+    parser.set_defaults(function=function)
+    return parser
+
+
+def add_study_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add ``--config``, ``--run`` and ``--set``."""
+    parser.add_argument("--config", required=True, metavar="FILE", help="study file")
+    parser.add_argument("--run", metavar="NAME", help="run of the study; may be left out when there is only one")
+    parser.add_argument(
+        "--set", action="append", default=[], dest="overrides", metavar="KEY=VALUE",
+        help="override a key; may be repeated",
+    )  # fmt: skip
+
+
+def add_ranks_argument(parser: argparse.ArgumentParser) -> None:
+    """Add ``--ranks``."""
+    parser.add_argument(
+        "--ranks", type=int, default=1, metavar="N",
+        help="number of ranks that the launcher starts; anything else is refused",
+    )  # fmt: skip
+
+
+def load_study(arguments: argparse.Namespace) -> Study:
+    """Return the study that the arguments name, with their overrides."""
+    return Study.load(arguments.config, arguments.overrides)
+
+
+def load_run(arguments: argparse.Namespace) -> RunSpec:
+    """Return the run that the arguments name."""
+    return load_study(arguments).run(arguments.run)
+
+
+def add_selection_arguments(parser: argparse.ArgumentParser, product: str) -> None:
+    """Add ``--config``, ``--set``, ``--run`` and ``--library`` or ``--dataset`` (``product``).
+
+    Snakemake names the product, so that renaming a run redoes nothing; a person names the run.
+    """
+    add_study_arguments(parser)
+    parser.add_argument(f"--{product}", metavar="NAME", help=f"name of the {product}; takes the place of --run")
+
+
+def select_config(arguments: argparse.Namespace, product: str) -> RunConfig:
+    """Return the settings of the ``product`` ("library" or "dataset") that the arguments name.
+
+    Raises:
+        UserError: no run of the study makes a product of that name (its settings have changed).
+    """
+    name = getattr(arguments, product)
+    if name is None:
+        return load_run(arguments).config
+    name_of = {"library": library_name, "dataset": dataset_name}[product]
+    made = {name_of(spec.config): spec.config for spec in load_study(arguments).runs.values()}
+    if name not in made:
+        raise UserError(
+            f"no run of {arguments.config} makes the {product} {name} (it makes {', '.join(made)});"
+            " the study has changed: run Snakemake again"
+        )
+    return made[name]

@@ -1,0 +1,9 @@
+"""Verbs of the data stages."""
+
+from __future__ import annotations
+
+from scaffold.cli.common import Verbs
+
+
+def register(verbs: Verbs) -> None:
+    """Add the verbs of this group."""

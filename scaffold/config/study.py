@@ -1,0 +1,279 @@
+"""A study: several runs over rank counts and seeds, read from one YAML file."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from scaffold.config import llnl
+from scaffold.config.checks import cross_check
+from scaffold.config.keys import iter_keys, value_of
+from scaffold.config.problems import ConfigError, Problem, from_validation, nearest, with_lines
+from scaffold.config.run import RunConfig
+from scaffold.config.yamlfile import key_lines, load_yaml
+
+_RUN_NAME = re.compile(r"[a-z][a-z0-9_]*")
+_PositiveInt = Annotated[int, Field(ge=1)]
+
+
+class Resources(BaseModel):
+    """What one training job of a run asks of the scheduler. Changes no result, triggers no rerun."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    runtime: _PositiveInt = Field(120, description="time limit of one attempt, minutes")
+    mem_mb: _PositiveInt = Field(4000, description="memory of the whole job, MB")
+    nodes: _PositiveInt = Field(1, description="nodes that the ranks are spread over")
+    threads: _PositiveInt = Field(1, description="CPU threads per rank")
+    gpus: int = Field(0, ge=0, description="GPUs of the whole job")
+
+
+class RunSpec(BaseModel):
+    """One entry of ``runs:``, resolved: its keys, and the ranks and seeds that it is run with."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    config: RunConfig
+    ranks: list[_PositiveInt] = Field(default_factory=lambda: [1], min_length=1)
+    seeds: list[Annotated[int, Field(ge=0, lt=2**63)]] = Field(min_length=1)
+    resources: Resources = Field(default_factory=Resources)
+
+
+@dataclass(frozen=True)
+class Job:
+    """One training: a run at one rank count with one training seed."""
+
+    run: str
+    config: RunConfig
+    ranks: int
+    seed: int
+    resources: Resources
+
+
+@dataclass(frozen=True)
+class Study:
+    """All runs of a study file, in its order.
+
+    Attributes:
+        source: the file, as error messages name it.
+        runs: name -> resolved run.
+    """
+
+    source: str
+    runs: dict[str, RunSpec]
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], overrides: Iterable[str] = ()) -> Study:
+        """Read and validate a study file.
+
+        Args:
+            path: the YAML file.
+            overrides: ``key=value`` texts of ``--set``; each beats the file in every run.
+
+        Raises:
+            ConfigError: with every problem of the file and of the overrides.
+            UserError: the file is missing or unreadable.
+        """
+        text, content = load_yaml(Path(path))
+        return cls._build(content, str(path), overrides, key_lines(text))
+
+    @classmethod
+    def from_mapping(cls, content: Mapping[str, Any], source: str, overrides: Iterable[str] = ()) -> Study:
+        """Validate a study that is already parsed, as Snakemake's ``config`` is."""
+        return cls._build(content, source, overrides, {})
+
+    @classmethod
+    def _build(cls, content: Any, source: str, overrides: Iterable[str], lines: dict[str, int]) -> Study:
+        problems = _check_shape(content)
+        if problems:
+            raise ConfigError(source, with_lines(problems, lines))
+        problems = _check_names(content)
+        forced, found = parse_overrides(overrides)
+        problems += found
+        runs: dict[str, RunSpec] = {}
+        defaults = content.get("defaults") or {}
+        # Each problem of the defaults would otherwise be told once for every run.
+        default_problems = _validate(defaults, "defaults")[1]
+        problems += default_problems
+        for name, entry in content["runs"].items():
+            if not isinstance(entry, Mapping | None):
+                continue
+            spec, found = _resolve(str(name), entry or {}, {} if default_problems else defaults, forced)
+            problems += found
+            if spec is not None:
+                runs[name] = spec
+        if problems:
+            raise ConfigError(source, with_lines(dict.fromkeys(problems), lines))
+        return cls(source, runs)
+
+    def run(self, name: str | None) -> RunSpec:
+        """Return the run called ``name``, or the only run if ``name`` is None.
+
+        Raises:
+            ConfigError: there is no such run, or no name was given and there are several.
+        """
+        if name is None and len(self.runs) == 1:
+            return next(iter(self.runs.values()))
+        if name is None:
+            raise ConfigError(self.source, [Problem("runs", None, f"choose one with --run: {', '.join(self.runs)}")])
+        if name not in self.runs:
+            known = ", ".join(self.runs)
+            raise ConfigError(
+                self.source,
+                [Problem(f"runs.{name}", None, f"no such run; there are: {known}{nearest(name, self.runs)}")],
+            )
+        return self.runs[name]
+
+    def jobs(self) -> list[Job]:
+        """Return every training of the study, in the file's order."""
+        return [
+            Job(name, spec.config, ranks, seed, spec.resources)
+            for name, spec in self.runs.items()
+            for ranks in spec.ranks
+            for seed in spec.seeds
+        ]
+
+    def to_mapping(self) -> dict[str, Any]:
+        """Return the fully resolved study; it is a valid study file itself."""
+        return {"runs": {name: _flatten(spec) for name, spec in self.runs.items()}}
+
+
+def resolved(run: str, config: RunConfig, ranks: int, seed: int, resources: Resources) -> dict[str, Any]:
+    """Return a study of exactly one training, with every key written out; itself a valid study file."""
+    spec = RunSpec(config=config, ranks=[ranks], seeds=[seed], resources=resources)
+    return {"runs": {run: _flatten(spec)}}
+
+
+def parse_overrides(overrides: Iterable[str]) -> tuple[dict[str, Any], list[Problem]]:
+    """Parse ``key=value`` texts; values are YAML, so ``--set seed=7`` is an integer."""
+    forced: dict[str, Any] = {}
+    problems = []
+    known = [dotted for dotted, _, _ in iter_keys(RunConfig)]
+    for text in overrides:
+        dotted, equals, value = text.partition("=")
+        if not equals:
+            problems.append(Problem(f"--set {text}", None, "must read key=value"))
+        elif dotted not in known:
+            problems.append(Problem(f"--set {dotted}", None, f"unknown key{nearest(dotted, known)}"))
+        else:
+            try:
+                single = _assign({}, dotted, yaml.safe_load(value))
+            except yaml.YAMLError:
+                problems.append(Problem(f"--set {dotted}", repr(value), "is not a YAML value"))
+                continue
+            wrong = _validate(single, "")[1]
+            problems += [replace(problem, key=f"--set {problem.key}") for problem in wrong]
+            if not wrong:
+                forced = _merge(forced, single)
+    return forced, problems
+
+
+def _check_shape(content: Any) -> list[Problem]:
+    if llnl.looks_like_llnl(content):
+        return [
+            Problem("(file)", None, "this is an LLNL ScaFFold config; convert it with: scaffold import-config FILE")
+        ]
+    if not isinstance(content, Mapping):
+        return [Problem("(file)", None, "must be a mapping with the keys defaults and runs")]
+    problems = [
+        Problem(
+            str(name),
+            None,
+            f"unknown key at the top of a study file; allowed are defaults and runs"
+            f"{nearest(str(name), ['defaults', 'runs'])}",
+        )
+        for name in content
+        if name not in ("defaults", "runs")
+    ]
+    for name in ("defaults", "runs"):
+        if content.get(name) is not None and not isinstance(content[name], Mapping):
+            problems.append(Problem(name, repr(content[name]), "must be a mapping"))
+    if not problems and not content.get("runs"):
+        problems.append(Problem("runs", None, "is missing: a study needs at least one run"))
+    return problems
+
+
+def _check_names(content: Mapping[str, Any]) -> list[Problem]:
+    problems = []
+    for name, entry in content["runs"].items():
+        if not isinstance(name, str) or not _RUN_NAME.fullmatch(name):
+            problems.append(
+                Problem(
+                    f"runs.{name}", None, "a run's name has lower-case letters, digits and _ and begins with a letter"
+                )
+            )
+        elif not isinstance(entry, Mapping | None):
+            problems.append(Problem(f"runs.{name}", repr(entry), "must be a mapping"))
+    return problems
+
+
+def _resolve(
+    name: str, entry: Mapping[str, Any], defaults: Mapping[str, Any], forced: Mapping[str, Any]
+) -> tuple[RunSpec | None, list[Problem]]:
+    prefix = f"runs.{name}"
+    launch = {key: entry[key] for key in ("ranks", "seeds", "resources") if key in entry}
+    keys = _merge(_merge(defaults, {k: v for k, v in entry.items() if k not in launch}), forced)
+    config, problems = _validate(keys, prefix)
+    if config is None:
+        return None, problems
+    launch.setdefault("seeds", [config.seed])
+    if "seed" in forced:
+        launch["seeds"] = [config.seed]
+    try:
+        spec = RunSpec(config=config, **launch)
+    except ValidationError as error:
+        return None, from_validation(error, prefix, [*RunSpec.model_fields, *Resources.model_fields])
+    for field in ("ranks", "seeds"):
+        values = getattr(spec, field)
+        if len(set(values)) < len(values):
+            problems.append(Problem(f"{prefix}.{field}", str(values), "must not repeat a value"))
+    for ranks in spec.ranks:
+        found = cross_check(config, ranks)
+        problems += [Problem(f"{prefix}.{p.key}", p.value, p.allowed) for p in found]
+    return spec, list(dict.fromkeys(problems))
+
+
+def _validate(keys: Mapping[str, Any], prefix: str) -> tuple[RunConfig | None, list[Problem]]:
+    try:
+        return RunConfig.model_validate(dict(keys)), []
+    except ValidationError as error:
+        known = [*(dotted for dotted, _, _ in iter_keys(RunConfig)), "ranks", "seeds", "resources"]
+        return None, from_validation(error, prefix, known)
+
+
+def _merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(base)
+    for name, value in over.items():
+        nested = isinstance(value, Mapping) and isinstance(merged.get(name), Mapping)
+        merged[name] = _merge(merged[name], value) if nested else value
+    return merged
+
+
+def _assign(mapping: dict[str, Any], dotted: str, value: Any) -> dict[str, Any]:
+    *parents, last = dotted.split(".")
+    inner = mapping
+    for parent in parents:
+        inner = inner.setdefault(parent, {})
+    inner[last] = value
+    return mapping
+
+
+def _flatten(spec: RunSpec) -> dict[str, Any]:
+    return {
+        "ranks": list(spec.ranks),
+        "seeds": list(spec.seeds),
+        "resources": spec.resources.model_dump(),
+        **spec.config.model_dump(),
+    }
+
+
+def settings_of(config: RunConfig, *stages: str) -> dict[str, Any]:
+    """Return the dotted keys of ``config`` whose stage is among ``stages``, with their values."""
+    return {dotted: value_of(config, dotted) for dotted, _, info in iter_keys(RunConfig) if info.stage in stages}

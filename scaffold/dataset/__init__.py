@@ -1,0 +1,1 @@
+"""The data set: which clouds make up which volume, voxels, files, publication, and the reader."""

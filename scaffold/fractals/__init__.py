@@ -1,0 +1,1 @@
+"""Fractal categories and their point clouds: chaos game, category search, instances."""

@@ -1,0 +1,1 @@
+"""Running on many ranks: who am I, deciding together, failing together."""

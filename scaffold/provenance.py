@@ -1,0 +1,69 @@
+"""Who made this file: versions, commit, host and time, for every result file."""
+
+from __future__ import annotations
+
+import platform
+import socket
+import subprocess
+from datetime import UTC, datetime
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from scaffold import __version__
+
+_LIBRARIES = ("numpy", "numba", "torch", "triton", "mpi4py", "snakemake")
+
+
+def now() -> str:
+    """Return the present time in UTC, ISO 8601, to the second."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+@cache
+def commit() -> str:
+    """Return the commit of the source tree that this package was imported from.
+
+    ``no-commit-id`` when the package does not lie in a git checkout of its own, ``-dirty`` appended
+    when tracked files differ from the commit. The working directory plays no part.
+    """
+    source = Path(__file__).resolve().parent.parent
+    if not (source / ".git").exists():
+        return "no-commit-id"
+    try:
+        revision = _git(source, "rev-parse", "--short=12", "HEAD")
+        dirty = _git(source, "status", "--porcelain", "--untracked-files=no")
+    except (OSError, subprocess.SubprocessError):
+        return "no-commit-id"
+    return f"{revision}-dirty" if dirty else revision
+
+
+def stamp() -> dict[str, Any]:
+    """Return what every result file records of its making (plain JSON types)."""
+    return {
+        "scaffold": __version__,
+        "commit": commit(),
+        "created_at": now(),
+        "host": socket.gethostname(),
+        "platform": platform.platform(),
+        "python": platform.python_version(),
+        "versions": library_versions(),
+    }
+
+
+@cache
+def library_versions() -> dict[str, str]:
+    """Return the installed versions of the libraries that can change a result, without importing them."""
+    versions = {}
+    for name in _LIBRARIES:
+        try:
+            versions[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return versions
+
+
+def _git(source: Path, *arguments: str) -> str:
+    command = ["git", "-C", str(source), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=30).stdout.strip()

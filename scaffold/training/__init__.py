@@ -1,0 +1,1 @@
+"""Training until the target: loop, objective, metrics, checkpoints, statistics."""
