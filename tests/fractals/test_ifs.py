@@ -59,8 +59,10 @@ def test_a_walk_tells_the_piece_that_runs_away() -> None:
     assert ifs.is_bounded(ifs.points(doubling, 34, KEY))
     assert not ifs.is_bounded(ifs.points(doubling, 35, KEY))
     assert not ifs.is_bounded(np.array([[0.0, np.nan, 0.0]]))
-    not_a_number = system(scaling(np.nan, 1.0), scaling(np.nan, 1.0))
-    assert not ifs.Walk(not_a_number, KEY).fill(np.empty((2, 3)))
+    for axis in range(3):
+        not_a_number = system(scaling(0.5, 1.0), scaling(0.5, 1.0))
+        not_a_number[:, 3 * axis] = np.nan
+        assert not ifs.Walk(not_a_number, KEY).fill(np.empty((2, 3)))
 
 
 def test_points_keep_runaways() -> None:

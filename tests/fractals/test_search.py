@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -15,6 +16,13 @@ from scaffold.fractals import search
 from scaffold.fractals.categories import write_library
 from scaffold.fractals.ifs import Verdict
 from scaffold.fractals.search import Selection, find_categories
+
+
+@pytest.fixture(scope="module")
+def large_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A library that takes several batches on each of four ranks."""
+    library = find_categories(small_config(n_categories=2000))
+    return write_library(library, tmp_path_factory.mktemp("large"))
 
 
 def test_a_longer_library_begins_with_the_shorter() -> None:
@@ -94,13 +102,19 @@ def test_the_default_library_has_not_changed() -> None:
 
 @pytest.mark.multirank
 @pytest.mark.parametrize("ranks", [1, 2, 4])
-def test_ranks_change_no_byte(ranks: int, library: Path, study: Path, tmp_path: Path, scaffold_ranks: Callable) -> None:
+def test_ranks_change_no_byte(
+    ranks: int, large_library: Path, study: Path, tmp_path: Path, scaffold_ranks: Callable
+) -> None:
     """LLNL's library depends on the rank count; ours must not. Hazard 58: and nothing else is made."""
     output = tmp_path / "library"
-    process = scaffold_ranks(ranks, "search", "--config", study, "--output", output)
+    process = scaffold_ranks(ranks, "search", "--config", study, "--set", "n_categories=2000", "--output", output)
     assert process.returncode == 0, process.stderr
-    assert process.stdout.count("3 categories among") == 1
-    assert (output / "categories.csv").read_bytes() == library.read_bytes()
+    assert process.stdout.count("2000 categories among") == 1
+    assert (output / "categories.csv").read_bytes() == large_library.read_bytes()
+    made, expected = (json.loads((file / "categories.json").read_text()) for file in (output, large_library.parent))
+    assert made["verdicts"] == expected["verdicts"]
+    # Each of four ranks must have more than one batch for this to test anything.
+    assert made["candidates"] > 4 * search._BATCH_CANDIDATES[1]
     assert sorted(file.name for file in output.iterdir()) == ["categories.csv", "categories.json"]
     assert sorted(file.name for file in tmp_path.iterdir()) == ["library", "study.yaml"]
 
