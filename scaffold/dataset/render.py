@@ -139,7 +139,7 @@ def _mask_dtype(config: RunConfig) -> str:
 
 
 def _piece_planes(edge: int) -> int:
-    return max(_PIECE_VOXELS // edge**2, 1)
+    return min(max(_PIECE_VOXELS // edge**2, 1), edge)
 
 
 @contextmanager
