@@ -8,7 +8,7 @@ import pytest
 from small_datasets import flip
 
 from scaffold.dataset.verify import verify
-from scaffold.errors import DamagedFileError
+from scaffold.errors import DamagedFileError, UserError
 
 
 @pytest.mark.parametrize("threads", [1, 2])
@@ -79,3 +79,9 @@ def test_damaged_meta_stops(made, copied):
     (directory / "meta.yaml").write_text("")
     with pytest.raises(DamagedFileError, match=r"meta\.yaml is empty"):
         verify(directory)
+
+
+def test_no_threads_at_all(made):
+    """Broken when a thread count of 0 gives a traceback."""
+    with pytest.raises(UserError, match="--threads 0"):
+        verify(made.directory, 0)
