@@ -239,10 +239,13 @@ def _paint(mask: NDArray[np.unsignedinteger], job: _Job, slab: Slab) -> None:
     for category, instance in job.plan.pairs[slab.sample].tolist():
         path = job.instances / f"{category}.npy"
         points = load_instance(path, instance)
+        if len(points) != job.config.point_num:
+            problem = f"has clouds of {len(points)} points instead of {job.config.point_num}"
+            raise DamagedFileError(path, problem, rebuild_command(path))
         try:
             place = voxelize.frame(points, job.config.vol_size)
         except ValueError as error:
-            raise DamagedFileError(path, f"instance {instance} {error}", rebuild_command(path)) from error
+            raise DamagedFileError(path, f"has a bad instance {instance}: it {error}", rebuild_command(path)) from error
         voxelize.paint(mask, points, place, category + 1, slab.first)
 
 

@@ -160,10 +160,13 @@ def test_bad_clouds_are_named(dense, tmp_path):
     clouds = np.load(instances / "2.npy")
     clouds[:, 5, 1] = np.nan
     np.save(instances / "2.npy", clouds)
-    with pytest.raises(RankError, match=r"2.npy instance \d+ has a coordinate that is not finite") as caught:
+    with pytest.raises(RankError, match=r"2.npy has a bad instance \d+: it has a coordinate that") as caught:
         render_part(dense.config, 0, instances, tmp_path / "out", Solo())
     assert "--force results/instances/2.npy" in str(caught.value)
     assert caught.value.exit_code == ExitCode.DAMAGED
+    np.save(instances / "2.npy", clouds[:, :4])
+    with pytest.raises(RankError, match=r"2.npy has clouds of 4 points instead of 16"):
+        render_part(dense.config, 0, instances, tmp_path / "out", Solo())
     (instances / "2.npy").unlink()
     with pytest.raises(RankError, match=r"2\.npy"):
         render_part(dense.config, 0, instances, tmp_path / "out", Solo())
@@ -280,7 +283,9 @@ def test_one_rank_failing_stops_all_with_one_message(dense, tmp_path):
     done = _launch(2, _command(_study(tmp_path, dense.config), instances, tmp_path / "0001"), check=False)
     assert done.returncode == ExitCode.DAMAGED
     assert done.stderr.count("not finite") == 1
-    assert f"rank 1 of 2, rendering part 1: {instances / f'{category}.npy'} instance {instance}" in done.stderr
+    assert (
+        f"rank 1 of 2, rendering part 1: {instances / f'{category}.npy'} has a bad instance {instance}" in done.stderr
+    )
     assert list((tmp_path / "0001").iterdir()) == []
 
 
