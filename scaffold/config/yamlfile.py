@@ -9,7 +9,6 @@ import yaml
 
 from scaffold.errors import UserError
 
-
 _MERGE = "tag:yaml.org,2002:merge"
 
 
