@@ -80,9 +80,7 @@ def test_each_key_moves_exactly_its_names(dotted):
 def test_must_match_holds_exactly_its_keys(dotted):
     info = KEYS[dotted][1]
     assert (dotted in must_match(RunConfig())) == info.must_match
-    assert (
-        must_match(RunConfig()) != must_match(changed(dotted))
-    ) == info.must_match or dotted == "group_norm_statistics"
+    assert (must_match(RunConfig()) != must_match(changed(dotted))) == info.must_match
 
 
 def test_local_statistics_make_the_sharding_part_of_the_comparison():
