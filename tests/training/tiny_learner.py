@@ -104,26 +104,32 @@ class ThreadTeam(Team):
 
 
 class _ScalarReads(TorchDispatchMode):
-    def __init__(self, reads: list[str]) -> None:
+    def __init__(self, reads: list[str], ignored: set[int]) -> None:
         super().__init__()
-        self.reads = reads
+        self.reads, self.ignored = reads, ignored
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        if function._overloadpacket is torch.ops.aten._local_scalar_dense:
+        scalar = function._overloadpacket is torch.ops.aten._local_scalar_dense
+        if scalar and args[0].data_ptr() not in self.ignored:
             self.reads.append("scalar")
         return function(*args, **(kwargs or {}))
 
 
 @contextmanager
-def host_reads(monkeypatch):
-    """Record every read of a tensor by the host: what would wait for a GPU."""
+def host_reads(monkeypatch, learner):
+    """Record every read of a tensor by the host: what would wait for a GPU.
+
+    Adam's step counters are not meant: they lie on the host on every machine.
+    """
     reads: list[str] = []
-    with monkeypatch.context() as patch, _ScalarReads(reads):
+    counters = {state["step"].data_ptr() for state in learner.optimizer.state.values()}
+    with monkeypatch.context() as patch, _ScalarReads(reads, counters):
         for name in ("tolist", "cpu", "numpy", "item", "__bool__", "__float__", "__int__", "nonzero"):
             plain = getattr(torch.Tensor, name)
 
             def spy(self, *args, _name=name, _plain=plain, **kwargs):
-                reads.append(_name)
+                if self.data_ptr() not in counters:
+                    reads.append(_name)
                 return _plain(self, *args, **kwargs)
 
             patch.setattr(torch.Tensor, name, spy)
