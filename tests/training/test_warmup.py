@@ -5,7 +5,7 @@ import random
 import numpy as np
 import pytest
 import torch
-from tiny_learner import ThreadTeam, TinySamples, batch_of, tiny_learner, training_batches, validation_batches
+from tiny_learner import ThreadTeam, batch_of, tiny_learner, training_batches, validation_batches
 
 from scaffold.parallel.team import Solo
 from scaffold.training import warmup
@@ -145,4 +145,3 @@ def test_samplers_start_from_the_same_epoch():
     training.sampler.set_epoch(9)
     warm_up(tiny_learner(), training, validation_batches(2, 2), 1, Solo())
     assert training.sampler.epoch == 0
-    assert len(TinySamples(4)) == len(training.sampler)
