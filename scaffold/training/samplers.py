@@ -66,7 +66,7 @@ class ValidationSampler(Sampler[int]):
 
 
 def loader(
-    samples: Dataset[dict[str, torch.Tensor]],
+    samples: Dataset[Any],
     sampler: Sampler[int],
     batch_size: int,
     workers: int,

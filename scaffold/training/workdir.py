@@ -507,7 +507,7 @@ def _is_here(held: dict[str, Any]) -> bool:
 def _process_namespace() -> str:
     """Return what tells two containers of one host apart, in which the same pid means different processes."""
     try:
-        return os.readlink("/proc/self/ns/pid")
+        return str(Path("/proc/self/ns/pid").readlink())
     except OSError:
         return ""
 

@@ -165,7 +165,8 @@ def build_learner(context: Context, job: Job, data: Data) -> Learner:
         base_channels=config.unet_base_channels,
         groups=config.group_norm_groups,
         activation_checkpointing=config.activation_checkpointing,
-    ).to(context.device, memory_format=torch.channels_last_3d)
+    )
+    network.to(context.device).to(memory_format=torch.channels_last_3d)  # type: ignore[call-overload]
     optimizer = build_optimizer(config, network.parameters())
     return Learner(
         model=network,
@@ -319,7 +320,11 @@ def _check_settings(samples: Samples, job: Job, meta: Path) -> None:
 
 def _check_origin(state: State, job: Job, folder: Path) -> None:
     wanted = {"resume_identity": resume_identity(job.config), "ranks": job.ranks, "seed": job.seed}
-    wrong = [f"{key} {state.facts.get(key)} instead of {value}" for key, value in wanted.items() if state.facts.get(key) != value]
+    wrong = [
+        f"{key} {state.facts.get(key)} instead of {value}"
+        for key, value in wanted.items()
+        if state.facts.get(key) != value
+    ]
     if wrong:
         raise UserError(
             f"the checkpoint in {folder} belongs to another training ({'; '.join(wrong)});"
