@@ -71,7 +71,7 @@ def loader(
     batch_size: int,
     workers: int,
     device: torch.device,
-) -> DataLoader[dict[str, torch.Tensor]]:
+) -> DataLoader[Any]:
     """Return batches of ``samples`` in the sampler's order; the last may be smaller.
 
     Args:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
+from scaffold.dataset.reader import paint
 from scaffold.training.objective import objective
 from scaffold.training.optimizer import clip_gradients
 
@@ -26,7 +27,7 @@ class Compute:
 
     Attributes:
         device: the accelerator, or the CPU.
-        palette: (C, 3), the colours of the classes; images that a batch lacks are painted with it.
+        palette: (C, 3) float32, the colours of the classes, on the device; paints the images that a batch lacks.
         amp: run the network in bfloat16 where that is safe (autocast).
         dtype: of images and parameters.
     """
@@ -46,12 +47,8 @@ class Compute:
         Host memory that is pinned is copied asynchronously, and in its narrow storage type.
         """
         labels = batch["mask"].to(self.device, non_blocking=True)
-        if "image" in batch:
-            image = batch["image"].to(self.device, non_blocking=True)
-        else:
-            from scaffold.dataset.reader import paint
-
-            image = paint(labels, self.palette.to(self.device, non_blocking=True))
+        dense = "image" in batch
+        image = batch["image"].to(self.device, non_blocking=True) if dense else paint(labels, self.palette)
         return image.to(self.dtype, memory_format=torch.channels_last_3d), labels
 
 
