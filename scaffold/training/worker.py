@@ -27,7 +27,7 @@ from scaffold.dataset.reader import Samples
 from scaffold.errors import ExitCode, IncurableError, ScaffoldError, StoppedError, UserError
 from scaffold.model.unet import UNet
 from scaffold.parallel.alarm import Alarm, Failure
-from scaffold.parallel.control import StopRequests
+from scaffold.parallel.control import StopRequests, start_loader_server
 from scaffold.parallel.launch import Context, is_lost_rank, lost_rank
 from scaffold.parallel.team import RankError
 from scaffold.training import class_weights, predictions, result, tensorfile
@@ -190,6 +190,8 @@ def _train_and_publish(
     statistics = _resume(context, job, learner, checkpoints, folder, work)
     identity = {"resume_identity": resume_identity(config), "ranks": job.ranks, "seed": job.seed}
     replicas = {"replica": context.rank, "replicas": context.size}
+    if config.dataloader_num_workers:
+        start_loader_server()
     batch, workers, device = config.local_batch_size, config.dataloader_num_workers, context.device
     order = TrainingSampler(len(data.training), **replicas, seed=job.seed)
     share = ValidationSampler(len(data.validation), **replicas)
