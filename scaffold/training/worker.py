@@ -25,7 +25,7 @@ from scaffold.config import Job, RunConfig, config_id, resolved, resume_identity
 from scaffold.config.identity import dataset_settings
 from scaffold.dataset.reader import Samples
 from scaffold.errors import ExitCode, IncurableError, ScaffoldError, StoppedError, UserError
-from scaffold.model.unet import UNet
+from scaffold.model.unet import build as build_network
 from scaffold.parallel.alarm import Alarm, Failure
 from scaffold.parallel.control import StopRequests, start_loader_server
 from scaffold.parallel.launch import Context, is_lost_rank, lost_rank
@@ -159,14 +159,8 @@ def open_work(context: Context, job: Job, output: Path) -> WorkDir | None:
 def build_learner(context: Context, job: Job, data: Data) -> Learner:
     """Return the untrained network and its optimizer, on the device; not yet replicated."""
     config = job.config
-    network = UNet(
-        out_channels=data.training.n_classes,
-        layers=config.unet_layers,
-        base_channels=config.unet_base_channels,
-        groups=config.group_norm_groups,
-        activation_checkpointing=config.activation_checkpointing,
-    )
-    network.to(context.device).to(memory_format=torch.channels_last_3d)  # type: ignore[call-overload]
+    network = build_network(config)
+    network.to(context.device)
     optimizer = build_optimizer(config, network.parameters())
     return Learner(
         model=network,
