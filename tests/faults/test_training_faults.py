@@ -109,4 +109,4 @@ def test_a_full_disk_keeps_the_old_checkpoint_and_says_so(data, tmp_path, whole)
     assert f"{LAST}: File too large (an older version of the file, if any, is intact)" in done.stderr
     assert [name for name in files(tmp_path) if ".tmp." in name] == []
     assert read(work(tmp_path) / "checkpoints" / LAST).epoch == 2
-    assert rows(work(tmp_path)) == whole(2)[:2]
+    assert rows(work(tmp_path))[:2] == whole(2)[:2]
