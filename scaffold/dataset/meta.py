@@ -16,7 +16,7 @@ import yaml
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from scaffold.dataset.layout import INDEX, Layout, Split, Storage, part_directory, rebuild_command
+from scaffold.dataset.layout import INDEX, Layout, Split, StorageKind, part_directory, rebuild_command
 from scaffold.errors import DamagedFileError, UserError
 
 META = "meta.yaml"
@@ -25,6 +25,11 @@ FORMAT_VERSION: Literal[1001] = 1001
 """Far above LLNL's versions (1 to 5), so that neither project's loader takes the other's data for its own."""
 PART_FORMAT: Literal["scaffold-part"] = "scaffold-part"
 PART_FORMAT_VERSION: Literal[1] = 1
+
+_LLNL = (
+    "is not read: import its categories (scaffold import-library) or its configuration (scaffold import-config)"
+    " and generate the data here"
+)
 
 _Loader = cast(type[yaml.SafeLoader], getattr(yaml, "CSafeLoader", yaml.SafeLoader))
 
@@ -101,7 +106,7 @@ class Meta(_Strict):
     created_at: str
     code_commit: str
     settings: dict[str, Any]
-    image: Storage
+    image: StorageKind
     edge: int = Field(ge=1)
     n_training: int
     n_validation: int
@@ -203,12 +208,6 @@ def load_part(parts: Path, part: int) -> PartIndex:
         raise _damaged(path, f"cannot be read ({error.strerror})") from error
     except ValidationError as error:
         raise _damaged(path, _first(error)) from error
-
-
-_LLNL = (
-    "is not read: import its categories (scaffold import-library) or its configuration (scaffold import-config)"
-    " and generate the data here"
-)
 
 
 def _not_a_data_set(path: Path) -> str:
