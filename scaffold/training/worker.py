@@ -27,11 +27,12 @@ from scaffold.dataset.reader import Samples
 from scaffold.errors import ExitCode, IncurableError, ScaffoldError, StoppedError, UserError
 from scaffold.model.unet import build as build_network
 from scaffold.parallel.alarm import Alarm, Failure
-from scaffold.parallel.control import StopRequests, start_loader_server
+from scaffold.parallel.control import StopRequests
 from scaffold.parallel.launch import Context, is_lost_rank, lost_rank
 from scaffold.parallel.team import RankError
 from scaffold.training import class_weights, predictions, result, tensorfile
 from scaffold.training.checkpoint import Checkpoints
+from scaffold.training.loaders import start_loader_server
 from scaffold.training.loop import Training
 from scaffold.training.optimizer import build_optimizer, build_scheduler
 from scaffold.training.profiling import StepProfiler
