@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import signal
 
 import pytest
 from training_jobs import result, rows, train, undisturbed, work
@@ -100,6 +101,19 @@ def test_sigterm_on_one_rank_stops_all_with_75_and_continues(data, tmp_path, who
     assert attempt["exit_code"] == ExitCode.RUN_AGAIN
     continued(data, tmp_path, 2)
     assert rows(tmp_path) == whole(2)
+
+
+def test_loader_processes_do_not_obey_a_signal_to_the_whole_job(data, tmp_path):
+    """A scheduler signals every process; a loader that dies first fails the step in which training would stop."""
+    done = train(data, tmp_path, 1, "term-all 0 14", launcher="none", set="dataloader_num_workers=1")
+    assert done.returncode == ExitCode.RUN_AGAIN, done.stderr
+    assert "stopped: SIGTERM, after epoch 1" in done.stderr
+
+
+def test_loader_processes_end_with_a_killed_training(data, tmp_path):
+    """Left over, they hold memory, and the pipe of the job's log, which then never ends: this test would wait."""
+    done = train(data, tmp_path, 1, "kill 0 14", launcher="none", set="dataloader_num_workers=1")
+    assert done.returncode == -signal.SIGKILL
 
 
 def test_a_full_disk_keeps_the_old_checkpoint_and_says_so(data, tmp_path, whole):
