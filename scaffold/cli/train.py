@@ -47,6 +47,8 @@ def _train(arguments: argparse.Namespace) -> None:
     try:
         job = context.share(lambda: _job(arguments), "reading the study")
     except ScaffoldError as error:
+        if context.size == 1:
+            raise
         if context.rank == 0:
             print(f"scaffold train: {error}", file=sys.stderr)
         ending.leave(context, error.exit_code)

@@ -42,7 +42,7 @@ log = logging.getLogger("scaffold")
 class Checkpoints:
     """The checkpoints of one training.
 
-    Every method is collective: all ranks call it, in the same order.
+    Every method but one is collective: all ranks call it, in the same order.
 
     Args:
         directory: where they lie; made if missing. This process must be the only one to write there.
@@ -81,6 +81,11 @@ class Checkpoints:
         """
         with self._context.together("finishing the last checkpoint"):
             self._drain()
+
+    def let_finish(self) -> None:
+        """Wait for a write that is under way, whatever comes of it. Not collective: for a process about to end."""
+        if self._writer is not None:
+            self._writer.join()
 
     def remove(self) -> None:
         """Remove all checkpoints, for a training that starts afresh.
