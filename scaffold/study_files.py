@@ -1,0 +1,111 @@
+"""What the Snakefile needs of a study: reading it, writing it resolved, and closing finished trainings."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from scaffold import atomic
+from scaffold.config import Job, Study, resume_identity
+from scaffold.config.yamlfile import load_yaml
+from scaffold.errors import UserError
+
+TRAINING_FILES = ("config.yaml", "train_stats.csv", "model.safetensors", "predictions.npz", "result.json")
+"""What a training publishes in its folder, the last one last."""
+
+
+def read_study(
+    default: str,
+    command_line_files: Sequence[str | os.PathLike[str]],
+    command_line_keys: Mapping[str, Any],
+    replaced: bool,
+) -> Study:
+    """Return the study that a Snakemake command names.
+
+    Args:
+        default: the workflow's own ``configfile:``.
+        command_line_files: those of ``--configfile``; several are merged, later ones winning.
+        command_line_keys: the mapping of ``--config``, which wins over all files.
+        replaced: whether ``--replace-workflow-config`` was given.
+
+    Raises:
+        UserError: Snakemake would merge the default study into the one that was asked for.
+        ConfigError: the study is wrong.
+    """
+    if command_line_files and not replaced:
+        raise UserError(
+            f"--configfile {_shown(command_line_files[0])} would be merged with {default}, where it must replace it:"
+            " use a profile (--profile profiles/local) or add --replace-workflow-config"
+        )
+    files = [_shown(file) for file in command_line_files] or [default]
+    if len(files) == 1 and not command_line_keys:
+        # Read from the file itself, so that errors have line numbers and duplicate keys are seen.
+        return Study.load(files[0])
+    content: dict[str, Any] = {}
+    for file in files:
+        content = _merged(content, load_yaml(Path(file))[1])
+    content = _merged(content, command_line_keys)
+    return Study.from_mapping(content, " + ".join([*files, *(["--config"] if command_line_keys else [])]))
+
+
+def resolved_path(results: Path) -> Path:
+    """Return where the resolved study of a results folder is."""
+    return results / "study.yaml"
+
+
+def write_resolved(study: Study, results: Path) -> None:
+    """Write the resolved study, which all jobs read: a user's file may move or change meanwhile."""
+    atomic.write_yaml(resolved_path(results), study.to_mapping())
+
+
+def training_folder(results: Path, job: Job) -> Path:
+    """Return the folder of one training."""
+    return results / "runs" / job.run / f"ranks{job.ranks}" / f"seed{job.seed}"
+
+
+def seal_finished(study: Study, results: Path) -> None:
+    """Seal the work directories of trainings whose outputs are complete.
+
+    A forced rerun of a sealed training starts afresh; an unsealed one publishes again from its
+    checkpoint, which is right only while Snakemake has not recorded its success. Never fails: it
+    runs when the outcome of the run is settled.
+    """
+    from scaffold.training.workdir import seal
+
+    for job in study.jobs():
+        folder = training_folder(results, job)
+        work = folder / "work" / resume_identity(job.config)
+        if work.is_dir() and all((folder / name).is_file() for name in TRAINING_FILES):
+            try:
+                seal(work)
+            except Exception as error:
+                logging.getLogger("scaffold").warning("cannot seal %s: %s", work, error)
+
+
+def source_digest(package: str) -> str:
+    """Return a digest of the source files of a sub-package of ``scaffold``.
+
+    For cheap post-processing whose rerun costs seconds; stages that cost hours have a version that
+    is raised by hand (:func:`scaffold.config.stage_version`).
+    """
+    hashed = hashlib.sha256()
+    folder = Path(__file__).parent / package
+    for path in sorted(folder.rglob("*.py")):
+        hashed.update(path.relative_to(folder).as_posix().encode() + b"\0" + path.read_bytes())
+    return hashed.hexdigest()[:12]
+
+
+def _shown(path: str | os.PathLike[str]) -> str:
+    """Return ``path`` relative to the working directory where it lies below it."""
+    absolute = Path(path).absolute()
+    return str(absolute.relative_to(Path.cwd()) if absolute.is_relative_to(Path.cwd()) else absolute)
+
+
+def _merged(base: Any, over: Any) -> Any:
+    if not isinstance(base, Mapping) or not isinstance(over, Mapping):
+        return over
+    return {**base, **{key: _merged(base.get(key), value) for key, value in over.items()}}

@@ -1,0 +1,196 @@
+import os
+import sys
+from pathlib import Path
+
+from snakemake.exceptions import WorkflowError
+from snakemake_interface_executor_plugins.settings import ExecMode
+
+from scaffold import study_files
+from scaffold.config import Job, Study, dataset_name, library_name
+from scaffold.config import stage_version, training_identity
+from scaffold.errors import ScaffoldError
+from scaffold.results_lock import ResultsLock
+
+RESULTS = Path("results")
+
+# Jobs find the python and the mpiexec of the environment that runs Snakemake,
+# also when nobody has activated it.
+os.environ["PATH"] = os.pathsep.join([os.path.dirname(sys.executable), os.environ["PATH"]])
+
+
+def read_study() -> Study:
+    """Return the study of this run.
+
+    A submitted job reads what the main process has resolved: Snakemake passes
+    it the config files but not --replace-workflow-config.
+    """
+    if workflow.exec_mode != ExecMode.DEFAULT:
+        return Study.load(study_files.resolved_path(RESULTS))
+    return study_files.read_study(
+        default="config/config.yaml",
+        command_line_files=workflow.overwrite_configfiles,
+        command_line_keys=workflow.config_settings.config,
+        replaced=workflow.config_settings.replace_workflow_config,
+    )
+
+
+try:
+    STUDY = read_study()
+except ScaffoldError as error:
+    raise WorkflowError(str(error))
+
+
+LIBRARIES = {library_name(run.config): run.config for run in STUDY.runs.values()}
+DATASETS = {dataset_name(run.config): run.config for run in STUDY.runs.values()}
+
+
+wildcard_constraints:
+    library="|".join(LIBRARIES),
+    dataset="|".join(DATASETS),
+    run="|".join(STUDY.runs),
+    category="[0-9]+",
+    part="[0-9]{4}",
+    ranks="[1-9][0-9]*",
+    seed="[0-9]+",
+
+
+onstart:
+    # Bound to the module's globals, the lock lives as long as the main process.
+    try:
+        RESULTS_LOCK = ResultsLock(RESULTS)
+        globals()["RESULTS_LOCK"] = RESULTS_LOCK
+        study_files.write_resolved(STUDY, RESULTS)
+    except ScaffoldError as error:
+        raise WorkflowError(str(error))
+
+
+onsuccess:
+    study_files.seal_finished(STUDY, RESULTS)
+
+
+onerror:
+    study_files.seal_finished(STUDY, RESULTS)
+
+
+def instances_mem_mb(wildcards, threads) -> int:
+    """Return the memory of generating instances: a float64 and a float32 cloud per thread."""
+    points = LIBRARIES[wildcards.library].point_num
+    return 1000 + threads * points * 3 * (8 + 4) // 10**6
+
+
+def instances_of_dataset(wildcards) -> list[str]:
+    """Return the instance files of all categories of a data set."""
+    config = DATASETS[wildcards.dataset]
+    return collect(
+        "results/fractals/{library}/instances/{category}.npy",
+        library=library_name(config),
+        category=range(config.n_categories),
+    )
+
+
+def parts_of_dataset(wildcards) -> list[str]:
+    """Return every file of every part of a data set."""
+    return part_files(wildcards.dataset)
+
+
+def part_files(dataset: str) -> list[str]:
+    """Return every file of every part of a data set."""
+    config = DATASETS[dataset]
+    images = ["images.npy"] if config.storage.image == "dense" else []
+    return collect(
+        "results/datasets/{dataset}/parts/{part:04d}/{file}",
+        dataset=dataset,
+        part=range(config.n_parts),
+        file=[*images, "masks.npy", "part.json"],
+    )
+
+
+def every_sample_file() -> list[str]:
+    """Return the parts of all data sets: targets, since Snakemake notices a lost target only."""
+    return [file for dataset in DATASETS for file in part_files(dataset)]
+
+
+def job_of(wildcards) -> Job:
+    """Return the training that the wildcards name."""
+    for job in STUDY.jobs():
+        if (job.run, str(job.ranks), str(job.seed)) == (
+            wildcards.run,
+            wildcards.ranks,
+            wildcards.seed,
+        ):
+            return job
+    run = STUDY.runs[wildcards.run]
+    raise WorkflowError(
+        f"the study {STUDY.source} trains {wildcards.run} with ranks {run.ranks} and seeds {run.seeds},"
+        f" not with ranks {wildcards.ranks} and seed {wildcards.seed}"
+    )
+
+
+def data_of_training(wildcards) -> dict:
+    """Return the data set of a training.
+
+    Its files are `ancient`: which data they are is in their path, so that
+    samples that were lost and rendered again, byte for byte, retrain nothing.
+    """
+    dataset = dataset_name(job_of(wildcards).config)
+    return {
+        "meta": ancient(f"results/datasets/{dataset}/meta.yaml"),
+        "parts": [ancient(file) for file in part_files(dataset)],
+    }
+
+
+def training_launcher(wildcards) -> str:
+    """Return the default launcher of a training; profiles put their own in its place."""
+    ranks = job_of(wildcards).ranks
+    return f"mpiexec -n {ranks}" if ranks > 1 else ""
+
+
+def figures_of_run(run: str) -> list[str]:
+    """Return the figures of all trainings of a run."""
+    spec = STUDY.runs[run]
+    return collect(
+        "results/figures/{run}/ranks{ranks}/seed{seed}/{figure}",
+        run=run,
+        ranks=spec.ranks,
+        seed=spec.seeds,
+        figure=["loss.svg", "dice.svg", "time.svg", "gallery.png"],
+    )
+
+
+def every_figure() -> list[str]:
+    """Return all figures of the study."""
+    figures = [file for run in STUDY.runs for file in figures_of_run(run)]
+    figures += collect("results/figures/{dataset}/categories.png", dataset=DATASETS)
+    figures += collect(
+        "results/figures/{run}/scaling.svg",
+        run=[name for name, run in STUDY.runs.items() if len(run.ranks) > 1],
+    )
+    return figures
+
+
+def every_fom(wildcards) -> list[str]:
+    """Return the figures of merit of the study: one for each run and rank count."""
+    return [
+        f"results/runs/{name}/ranks{ranks}/fom.json"
+        for name, run in STUDY.runs.items()
+        for ranks in run.ranks
+    ]
+
+
+def results_of_fom(wildcards) -> list[str]:
+    """Return the results of all seeds of a run at one rank count."""
+    return collect(
+        "results/runs/{run}/ranks{ranks}/seed{seed}/result.json",
+        run=wildcards.run,
+        ranks=wildcards.ranks,
+        seed=STUDY.runs[wildcards.run].seeds,
+    )
+
+
+def foms_of_run(wildcards) -> list[str]:
+    """Return the figures of merit of one run at all its rank counts."""
+    return collect(
+        "results/runs/{run}/ranks{ranks}/fom.json",
+        run=wildcards.run,
+        ranks=STUDY.runs[wildcards.run].ranks,
+    )
