@@ -22,42 +22,55 @@ _UNSUPPORTED = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP)
 
 
 class ResultsLock:
-    """An exclusive lock on a results folder, held until :meth:`release` or the end of the process.
+    """An exclusive lock on a results folder, from :meth:`acquire` to :meth:`release` or the end of the process.
 
     Args:
-        results: the folder; made if missing.
-
-    Raises:
-        UserError: another process holds the lock; the message names its host and pid.
+        results: the folder; ``acquire`` makes it if it is missing.
     """
 
     def __init__(self, results: Path) -> None:
-        results.mkdir(parents=True, exist_ok=True)
+        self.results = results
         self.path = results / ".lock"
-        # Opened for appending: a holder's name must survive those who are refused.
-        self._file: IO[str] = open(self.path, "a+", encoding="utf-8")  # noqa: SIM115 - held for life
+        self._file: IO[str] | None = None
+
+    def acquire(self) -> None:
+        """Take the lock, without waiting.
+
+        Raises:
+            UserError: another process holds the lock (the message names its host and pid), or the
+                folder cannot be written.
+        """
+        file = self._open()
         try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
+            file.seek(0)
+            holder = file.read().strip() or "which has just started"
+            file.close()
             raise UserError(
-                f"{results} is in use by another Snakemake ({self._holder()}); wait for it or stop it"
+                f"{self.results} is in use by another Snakemake ({holder}); wait for it or stop it"
             ) from None
         except OSError as error:
             if error.errno not in _UNSUPPORTED:
                 raise
             logging.getLogger("scaffold").warning(
-                "%s: this file system has no locks; make sure that no other Snakemake works there", results
+                "%s: this file system has no locks; make sure that no other Snakemake works there", self.results
             )
-        self._file.truncate(0)
-        self._file.write(f"host {socket.gethostname()}, pid {os.getpid()}, since {provenance.now()}\n")
-        self._file.flush()
+        file.truncate(0)
+        file.write(f"host {socket.gethostname()}, pid {os.getpid()}, since {provenance.now()}\n")
+        file.flush()
+        self._file = file
 
     def release(self) -> None:
         """Let others have the folder."""
-        self._file.close()
+        if self._file is not None:
+            self._file.close()
+            self._file = None
 
-    def _holder(self) -> str:
-        self._file.seek(0)
-        holder = self._file.read().strip()
-        self._file.close()
-        return holder or "it has just started"
+    def _open(self) -> IO[str]:
+        try:
+            self.results.mkdir(parents=True, exist_ok=True)
+            # Not "w": the name of a present holder must survive those who are refused.
+            return open(self.path, "a+", encoding="utf-8")
+        except OSError as error:
+            raise UserError(f"cannot write in {self.results}: {error.strerror}") from error

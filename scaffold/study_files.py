@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,11 @@ from scaffold.errors import UserError
 
 TRAINING_FILES = ("config.yaml", "train_stats.csv", "model.safetensors", "predictions.npz", "result.json")
 """What a training publishes in its folder, the last one last."""
+
+
+def activate_environment() -> None:
+    """Let jobs find the ``python`` and ``mpiexec`` of this interpreter's environment, activated or not."""
+    os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
 
 
 def read_study(

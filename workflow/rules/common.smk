@@ -12,10 +12,9 @@ from scaffold.errors import ScaffoldError
 from scaffold.results_lock import ResultsLock
 
 RESULTS = Path("results")
+RESULTS_LOCK = ResultsLock(RESULTS)
 
-# Jobs find the python and the mpiexec of the environment that runs Snakemake,
-# also when nobody has activated it.
-os.environ["PATH"] = os.pathsep.join([os.path.dirname(sys.executable), os.environ["PATH"]])
+study_files.activate_environment()
 
 
 def read_study() -> Study:
@@ -37,7 +36,8 @@ def read_study() -> Study:
 try:
     STUDY = read_study()
 except ScaffoldError as error:
-    raise WorkflowError(str(error))
+    # The message alone: a WorkflowError would add lines of this file to it.
+    sys.exit(str(error))
 
 
 LIBRARIES = {library_name(run.config): run.config for run in STUDY.runs.values()}
@@ -55,13 +55,11 @@ wildcard_constraints:
 
 
 onstart:
-    # Bound to the module's globals, the lock lives as long as the main process.
     try:
-        RESULTS_LOCK = ResultsLock(RESULTS)
-        globals()["RESULTS_LOCK"] = RESULTS_LOCK
+        RESULTS_LOCK.acquire()
         study_files.write_resolved(STUDY, RESULTS)
     except ScaffoldError as error:
-        raise WorkflowError(str(error))
+        sys.exit(str(error))
 
 
 onsuccess:
@@ -78,14 +76,23 @@ def instances_mem_mb(wildcards, threads) -> int:
     return 1000 + threads * points * 3 * (8 + 4) // 10**6
 
 
-def instances_of_dataset(wildcards) -> list[str]:
-    """Return the instance files of all categories of a data set."""
-    config = DATASETS[wildcards.dataset]
+def instance_files(library: str) -> list[str]:
+    """Return the instance files of all categories of a library."""
     return collect(
         "results/fractals/{library}/instances/{category}.npy",
-        library=library_name(config),
-        category=range(config.n_categories),
+        library=library,
+        category=range(LIBRARIES[library].n_categories),
     )
+
+
+def instances_of_library(wildcards) -> list[str]:
+    """Return the instance files of all categories of a library."""
+    return instance_files(wildcards.library)
+
+
+def instances_of_dataset(wildcards) -> list[str]:
+    """Return the instance files that a data set is made of."""
+    return instance_files(library_name(DATASETS[wildcards.dataset]))
 
 
 def parts_of_dataset(wildcards) -> list[str]:
@@ -139,6 +146,11 @@ def data_of_training(wildcards) -> dict:
     }
 
 
+def of_training(name: str):
+    """Return a function that looks one resource of a training up."""
+    return lambda wildcards: getattr(job_of(wildcards).resources, name)
+
+
 def training_launcher(wildcards) -> str:
     """Return the default launcher of a training; profiles put their own in its place."""
     ranks = job_of(wildcards).ranks
@@ -160,7 +172,7 @@ def figures_of_run(run: str) -> list[str]:
 def every_figure() -> list[str]:
     """Return all figures of the study."""
     figures = [file for run in STUDY.runs for file in figures_of_run(run)]
-    figures += collect("results/figures/{dataset}/categories.png", dataset=DATASETS)
+    figures += collect("results/figures/{library}/categories.png", library=LIBRARIES)
     figures += collect(
         "results/figures/{run}/scaling.svg",
         run=[name for name, run in STUDY.runs.items() if len(run.ranks) > 1],

@@ -8,7 +8,7 @@ REPORTING = study_files.source_digest("reporting")
 
 rule plot_run:
     input:
-        statistics="results/runs/{run}/ranks{ranks}/seed{seed}/train_stats.csv",
+        stats="results/runs/{run}/ranks{ranks}/seed{seed}/train_stats.csv",
         predictions="results/runs/{run}/ranks{ranks}/seed{seed}/predictions.npz",
         result="results/runs/{run}/ranks{ranks}/seed{seed}/result.json",
     output:
@@ -53,17 +53,17 @@ rule plot_run:
 
 rule plot_categories:
     input:
-        meta="results/datasets/{dataset}/meta.yaml",
-        instances=instances_of_dataset,
+        categories="results/fractals/{library}/categories.csv",
+        instances=instances_of_library,
     output:
         report(
-            "results/figures/{dataset}/categories.png",
+            "results/figures/{library}/categories.png",
             category="Data",
-            labels={"data set": "{dataset}", "figure": "categories"},
+            labels={"library": "{library}", "figure": "categories"},
             caption="../report/categories.rst",
         ),
     log:
-        "logs/plot_categories/{dataset}.log",
+        "logs/plot_categories/{library}.log",
     resources:
         mem_mb=2000,
         runtime=10,
@@ -134,6 +134,5 @@ rule summary:
         runtime=10,
     params:
         code=REPORTING,
-    shell:
-        "exec python -m scaffold.attempt --log {log} --"
-        " python -m scaffold summary --foms {input} --output {output}"
+    script:
+        "../scripts/summary.py"

@@ -15,11 +15,11 @@ rule train:
     resources:
         launcher=training_launcher,
         tasks=lambda wildcards: job_of(wildcards).ranks,
-        nodes=lambda wildcards: job_of(wildcards).resources.nodes,
-        cpus_per_task=lambda wildcards: job_of(wildcards).resources.threads,
-        gpu=lambda wildcards: job_of(wildcards).resources.gpus,
-        mem_mb=lambda wildcards: job_of(wildcards).resources.mem_mb,
-        runtime=lambda wildcards: job_of(wildcards).resources.runtime,
+        nodes=of_training("nodes"),
+        cpus_per_task=of_training("threads"),
+        gpu=of_training("gpus"),
+        mem_mb=of_training("mem_mb"),
+        runtime=of_training("runtime"),
     params:
         # All keys and code versions that define the result. The keys that do not
         # reach the job through the resolved study, so that they redo nothing.
