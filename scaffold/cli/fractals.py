@@ -1,9 +1,106 @@
-"""Verbs of the data stages."""
+"""Verbs of the fractals: search, instances, import-library, export-library."""
 
 from __future__ import annotations
 
-from scaffold.cli.common import Verbs
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from scaffold.cli.common import Verbs, add_ranks_argument, add_selection_arguments, add_verb, select_config
+
+if TYPE_CHECKING:
+    from scaffold.parallel.team import Team
 
 
 def register(verbs: Verbs) -> None:
     """Add the verbs of this group."""
+    search = add_verb(verbs, "search", _search, "Search the fractal categories of a library.")
+    add_selection_arguments(search, "library")
+    search.add_argument("--output", required=True, metavar="DIR", help="where categories.csv and .json go")
+    _add_workers(search)
+
+    instances = add_verb(verbs, "instances", _instances, "Make the point clouds of a category's 145 instances.")
+    add_selection_arguments(instances, "library")
+    instances.add_argument("--categories", required=True, metavar="FILE", help="categories.csv of the library")
+    instances.add_argument("--category", required=True, type=int, metavar="K", help="which category, from 0")
+    instances.add_argument("--output", required=True, metavar="FILE", help="the .npy to make; a .json goes beside it")
+    _add_workers(instances)
+
+    imported = add_verb(verbs, "import-library", _import_library, "Convert LLNL's folder of NNNNNN.csv to a library.")
+    imported.add_argument("folder", metavar="FOLDER", help="LLNL's folder, one file a category")
+    imported.add_argument("--output", required=True, metavar="DIR", help="where categories.csv and .json go")
+
+    exported = add_verb(verbs, "export-library", _export_library, "Convert a library to LLNL's folder of NNNNNN.csv.")
+    exported.add_argument("categories", metavar="FILE", help="categories.csv of the library")
+    exported.add_argument("--output", required=True, metavar="FOLDER", help="where the files go, one a category")
+
+
+def _add_workers(parser: argparse.ArgumentParser) -> None:
+    add_ranks_argument(parser)
+    parser.add_argument("--threads", type=_at_least_one, default=1, metavar="T", help="threads of each rank")
+
+
+def _at_least_one(text: str) -> int:
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not an integer of at least 1")
+    return int(text)
+
+
+def _join_team(arguments: argparse.Namespace) -> Team:
+    from scaffold.parallel.mpi import team
+    from scaffold.progress import setup_logging
+
+    members = team(arguments.ranks)
+    setup_logging(members.rank, arguments.verbose)
+    return members
+
+
+def _search(arguments: argparse.Namespace) -> None:
+    from scaffold.fractals.categories import write_library
+    from scaffold.fractals.search import find_categories
+
+    team = _join_team(arguments)
+    config = select_config(arguments, "library")
+    library = find_categories(config, team, arguments.threads)
+    with team.together("writing the library"):
+        if team.rank == 0:
+            table = write_library(library, Path(arguments.output))
+            tried = library.description["candidates"]
+            print(f"{table}: {len(library.params)} categories among {tried} candidates")
+
+
+def _instances(arguments: argparse.Namespace) -> None:
+    from scaffold.errors import UserError
+    from scaffold.fractals.categories import load_categories
+    from scaffold.fractals.instances import generate_instances
+
+    team = _join_team(arguments)
+    config = select_config(arguments, "library")
+    with team.together("reading the library"):
+        categories = load_categories(arguments.categories)
+        if not 0 <= arguments.category < len(categories):
+            raise UserError(
+                f"--category {arguments.category}: {arguments.categories} has the categories 0 .. {len(categories) - 1}"
+            )
+    output = Path(arguments.output)
+    params = categories[arguments.category]
+    attenuated = generate_instances(config, params, arguments.category, output, team, arguments.threads)
+    if team.rank == 0:
+        print(f"{output}: 145 clouds of {config.point_num} points, {len(attenuated)} of them attenuated")
+
+
+def _import_library(arguments: argparse.Namespace) -> None:
+    from scaffold.fractals import llnl_csv
+    from scaffold.fractals.categories import write_library
+
+    library = llnl_csv.read_folder(Path(arguments.folder))
+    table = write_library(library, Path(arguments.output))
+    print(f"{table}: {len(library.params)} categories imported from {arguments.folder}")
+
+
+def _export_library(arguments: argparse.Namespace) -> None:
+    from scaffold.fractals import llnl_csv
+    from scaffold.fractals.categories import load_categories
+
+    files = llnl_csv.write_folder(load_categories(arguments.categories), Path(arguments.output))
+    print(f"{arguments.output}: {len(files)} files, {files[0].name} to {files[-1].name}")
