@@ -39,7 +39,7 @@ def commit(temporary: Path, path: Path) -> None:
         os.replace(temporary, path)
         _fsync(path.parent, os.O_RDONLY)
     except OSError as error:
-        raise _write_error(path, error) from error
+        raise write_error(path, error) from error
 
 
 @contextmanager
@@ -65,7 +65,7 @@ def write(path: str | os.PathLike[str], mode: str = "wb") -> Iterator[IO[Any]]:
         commit(temporary, target)
     except OSError as error:
         if error.filename in (None, str(temporary), str(target.parent)):
-            raise _write_error(target, error) from error
+            raise write_error(target, error) from error
         raise
     finally:
         temporary.unlink(missing_ok=True)
@@ -124,7 +124,8 @@ def _fsync(path: Path, flags: int) -> None:
         os.close(descriptor)
 
 
-def _write_error(path: Path, error: OSError) -> WriteError:
+def write_error(path: Path, error: OSError) -> WriteError:
+    """Return ``error``, met while writing ``path``, in the user's terms; for writers of :func:`temporary_path`."""
     hints = {
         errno.ENOSPC: "the disk is full: free some space, then run the same command again",
         errno.EDQUOT: "the quota is used up: free some space, then run the same command again",
