@@ -157,26 +157,16 @@ def training_launcher(wildcards) -> str:
     return f"mpiexec -n {ranks}" if ranks > 1 else ""
 
 
-def figures_of_run(run: str) -> list[str]:
-    """Return the figures of all trainings of a run."""
-    spec = STUDY.runs[run]
-    return collect(
-        "results/figures/{run}/ranks{ranks}/seed{seed}/{figure}",
-        run=run,
-        ranks=spec.ranks,
-        seed=spec.seeds,
-        figure=["loss.svg", "dice.svg", "time.svg", "gallery.png"],
-    )
-
-
 def every_figure() -> list[str]:
     """Return all figures of the study."""
-    figures = [file for run in STUDY.runs for file in figures_of_run(run)]
+    figures = [
+        f"results/figures/{job.run}/ranks{job.ranks}/seed{job.seed}/{figure}"
+        for job in STUDY.jobs()
+        for figure in ("loss.svg", "dice.svg", "time.svg", "gallery.png")
+    ]
     figures += collect("results/figures/{library}/categories.png", library=LIBRARIES)
-    figures += collect(
-        "results/figures/{run}/scaling.svg",
-        run=[name for name, run in STUDY.runs.items() if len(run.ranks) > 1],
-    )
+    if any(len(run.ranks) > 1 for run in STUDY.runs.values()):
+        figures.append("results/figures/scaling.svg")
     return figures
 
 
@@ -196,13 +186,4 @@ def results_of_fom(wildcards) -> list[str]:
         run=wildcards.run,
         ranks=wildcards.ranks,
         seed=STUDY.runs[wildcards.run].seeds,
-    )
-
-
-def foms_of_run(wildcards) -> list[str]:
-    """Return the figures of merit of one run at all its rank counts."""
-    return collect(
-        "results/runs/{run}/ranks{ranks}/fom.json",
-        run=wildcards.run,
-        ranks=STUDY.runs[wildcards.run].ranks,
     )

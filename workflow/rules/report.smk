@@ -98,16 +98,16 @@ rule fom:
 
 rule plot_scaling:
     input:
-        foms_of_run,
+        every_fom,
     output:
         report(
-            "results/figures/{run}/scaling.svg",
+            "results/figures/scaling.svg",
             category="Figures of merit",
-            labels={"run": "{run}", "figure": "scaling"},
+            labels={"figure": "scaling"},
             caption="../report/scaling.rst",
         ),
     log:
-        "logs/plot_scaling/{run}.log",
+        "logs/plot_scaling.log",
     resources:
         mem_mb=1000,
         runtime=10,
