@@ -40,13 +40,15 @@ def draw_categories(
     rows = -(-len(shown) // columns)
     more = f" · the first {len(shown)} of {len(clouds)}" if len(clouds) > len(shown) else ""
     title = f"{len(clouds)} categories" if len(clouds) != 1 else "1 category"
-    size = (max(2.6 * columns, 5.2), 0.7 + 2.75 * rows)
+    size = (max(2.6 * columns, 5.2), 0.6 + 2.6 * rows)
     subtitle = f"{library}{more} · colour: the map that each point is an image under"
     with style.figure(path, title, subtitle, size) as drawing:
+        layout: Any = drawing.get_layout_engine()
+        layout.set(wspace=0, hspace=0)
         for k, points in enumerate(shown):
             axes: Any = drawing.add_subplot(rows, columns, k + 1, projection="3d")
             _cloud(axes, points, maps_used(points, categories[k]))
-            axes.set_title(f"category {k}", loc="center", fontsize=9.5, pad=0)
+            axes.text2D(0.5, 1.02, f"category {k}", transform=axes.transAxes, ha="center", fontsize=9.5, weight="bold")
 
 
 def maps_used(points: NDArray[np.floating], category: NDArray[np.float64]) -> NDArray[np.intp]:
@@ -92,11 +94,12 @@ def _cloud(axes: Any, points: NDArray[np.float32], maps: NDArray[np.intp]) -> No
     centre, half = (low + high) / 2, max(float((high - low).max()) / 2, 1e-6)
     for set_limits, middle in zip((axes.set_xlim, axes.set_ylim, axes.set_zlim), centre, strict=True):
         set_limits(middle - half, middle + half)
-    axes.set_box_aspect((1, 1, 1), zoom=1.25)
+    axes.set_box_aspect((1, 1, 1), zoom=1.2)
     axes.set_proj_type("ortho")
     axes.view_init(**_VIEW)
     for axis in (axes.xaxis, axes.yaxis, axes.zaxis):
         axis.set_ticklabels([])
+        axis.set_tick_params(color="none")
         axis.line.set_color(style.FAINT)
         axis.pane.set_facecolor("#f7f7f8")
         axis.pane.set_edgecolor(style.FAINT)

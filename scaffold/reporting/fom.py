@@ -282,7 +282,7 @@ def _seed_figures(directory: Path, result: Result) -> SeedFigures:
         warmup_s=result.warmup_s,
         lost_s=result.lost_s,
         attempts=len(result.attempts),
-        ended=[attempt.reason for attempt in result.attempts],
+        ended=[attempt.reason or "published" for attempt in result.attempts],
         commit=result.commit,
     )
 

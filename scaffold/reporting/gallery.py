@@ -19,7 +19,10 @@ _PIXELS = 512
 """Edge that a slice is reduced to: more pixels than a panel shows would be dropped at random."""
 
 _BACKGROUND = "#000000"
-_LISTED = 12
+_FOOTER = 0.6
+"""Inches for the legends, two lines."""
+
+_LISTED = 6
 """Categories that the legend names; more would not fit."""
 
 CORRECT, MISSED, FALSE, CONFUSED = 1, 2, 3, 4
@@ -42,8 +45,8 @@ def draw_gallery(predictions: Predictions, result: Result, path: Path) -> None:
     rows = len(predictions.truth)
     colours = label_colours(len(predictions.palette))
     title = f"Validation slices · {style.name(result)}"
-    size = (8.6, 1.35 + 1.95 * rows)
-    with style.figure(path, title, style.conditions(result), size) as drawing:
+    size = (8.6, 0.75 + _FOOTER + 1.9 * rows)
+    with style.figure(path, title, style.conditions(result), size, _FOOTER) as drawing:
         panels = drawing.subplots(rows, 4, squeeze=False)
         for i, row in enumerate(panels):
             truth, prediction = reduce(predictions.truth[i]), reduce(predictions.prediction[i])
@@ -110,11 +113,13 @@ def _error_colours() -> NDArray[np.float64]:
 
 
 def _legend(axes: Axes, entries: Sequence[tuple[str, Any]], centre: float, columns: int) -> None:
-    axes.legend(
+    legend = axes.legend(
         handles=[Patch(color=colour, label=text) for text, colour in entries],
         loc="upper center", bbox_to_anchor=(centre, -0.02), ncols=columns,
         fontsize=8.5, handlelength=1, handleheight=1, columnspacing=1.2,
     )  # fmt: skip
+    # A legend wider than its panel would push the panels apart.
+    legend.set_in_layout(False)
 
 
 def _panel(axes: Axes, pixels: NDArray[np.floating]) -> None:

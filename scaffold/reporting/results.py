@@ -65,7 +65,7 @@ class World(_Record):
     backend: str
     device: str
     threads: int
-    mpi: str | None = None
+    mpi_library: str | None = None
     launcher: str | None = None
 
 
@@ -73,11 +73,11 @@ class Attempt(_Record):
     """One process of a training: the first, or one that resumed it after a kill or a time limit.
 
     Attributes:
-        reason: why it ended.
+        reason: why it ended; None for the one that published while it was still running.
         first_epoch: the first epoch that it trained, 1-based; None if it was stopped before.
     """
 
-    reason: str
+    reason: str | None = None
     first_epoch: int | None = None
 
 
@@ -135,7 +135,8 @@ class Result(_Record):
     @property
     def resumed_at(self) -> list[int]:
         """The epochs at which attempts after the first began, ascending."""
-        return sorted({a.first_epoch for a in self.attempts[1:] if a.first_epoch is not None})
+        starts = {attempt.first_epoch for attempt in self.attempts[1:] if attempt.first_epoch is not None}
+        return sorted(epoch for epoch in starts if epoch <= self.epochs)
 
 
 @dataclass(frozen=True)

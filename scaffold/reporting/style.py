@@ -65,7 +65,7 @@ _STYLE: dict[Any, Any] = {
 
 
 @contextmanager
-def figure(path: Path, title: str, subtitle: str, size: tuple[float, float]) -> Iterator[Figure]:
+def figure(path: Path, title: str, subtitle: str, size: tuple[float, float], footer: float = 0.0) -> Iterator[Figure]:
     """Give a figure to draw on and save it to ``path`` when the block ends well.
 
     Args:
@@ -73,10 +73,10 @@ def figure(path: Path, title: str, subtitle: str, size: tuple[float, float]) -> 
         title: what is shown.
         subtitle: the conditions that it was measured under.
         size: width and height in inches.
+        footer: inches to keep free at the bottom, for a legend that hangs below its panel.
     """
     with mpl.rc_context(_STYLE):
         drawing = Figure(figsize=size, layout="constrained")
-        above = 1 - _HEADING / size[1]
         lines: list[tuple[str, float, dict[str, Any]]] = [
             (title, 0.1, {"fontsize": 12.5, "fontweight": "bold"}),
             (subtitle, 0.36, {"fontsize": 8.5, "color": MUTED}),
@@ -84,7 +84,9 @@ def figure(path: Path, title: str, subtitle: str, size: tuple[float, float]) -> 
         for text, drop, font in lines:
             drawing.text(_MARGIN / size[0], 1 - drop / size[1], text, va="top", in_layout=False, **font)
         layout: Any = drawing.get_layout_engine()
-        layout.set(rect=(0.0, 0.0, 1.0, above), w_pad=_MARGIN, h_pad=_MARGIN / 2)
+        layout.set(
+            rect=(0.0, footer / size[1], 1.0, 1 - (_HEADING + footer) / size[1]), w_pad=_MARGIN, h_pad=_MARGIN / 2
+        )
         yield drawing
         save(drawing, path)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -86,11 +87,9 @@ def show_summary(path: Path, console: Console) -> None:
     for text in table.headline:
         console.print(text, style="bold", highlight=False, soft_wrap=True)
     results = path.parent
-    folders = sorted({p.parent for pattern in ("*.svg", "*.png") for p in results.rglob(pattern)})
-    if folders:
-        console.print("\nfigures:", highlight=False)
-    for folder in folders:
-        console.print(f"  {folder}/", highlight=False, soft_wrap=True)
+    drawn = [str(path.parent) for pattern in ("*.svg", "*.png") for path in results.rglob(pattern)]
+    if drawn:
+        console.print(f"\nfigures: {os.path.commonpath(drawn)}/", highlight=False, soft_wrap=True)
     report = results / "report.html"
     console.print(
         f"report:  {report}" if report.exists() else "report:  make it with: make report",

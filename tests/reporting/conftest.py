@@ -145,7 +145,7 @@ def make_training(
         "parameters": 90_302,
         "world": {
             "ranks": ranks, "hosts": 1, "backend": "gloo", "device": "Example CPU 9000", "threads": 1,
-            "mpi": "MPICH 4.3", "launcher": "mpiexec",
+            "mpi_library": "MPICH 4.3", "launcher": "mpiexec",
         },
         "kernels": {},
         "provenance": {"commit": "0123456789ab", "versions": {"torch": "2.13.0", "numpy": "2.4.6"}},

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from scaffold.fractals.search import load_categories
+from scaffold.fractals.categories import load_categories
 
 from scaffold.reporting import clouds
 from scaffold.reporting.script import logged
