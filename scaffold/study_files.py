@@ -11,12 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from scaffold import atomic
-from scaffold.config import Job, Study, resume_identity
+from scaffold.config import Job, Study
 from scaffold.config.yamlfile import load_yaml
 from scaffold.errors import UserError
-
-TRAINING_FILES = ("config.yaml", "train_stats.csv", "model.safetensors", "predictions.npz", "result.json")
-"""What a training publishes in its folder, the last one last."""
 
 
 def activate_environment() -> None:
@@ -74,22 +71,19 @@ def training_folder(results: Path, job: Job) -> Path:
 
 
 def seal_finished(study: Study, results: Path) -> None:
-    """Seal the work directories of trainings whose outputs are complete.
+    """Note of every published training that Snakemake has recorded its success.
 
-    A forced rerun of a sealed training starts afresh; an unsealed one publishes again from its
-    checkpoint, which is right only while Snakemake has not recorded its success. Never fails: it
-    runs when the outcome of the run is settled.
+    A forced rerun of it then trains afresh, where otherwise it would publish again from its
+    checkpoint. Never fails: it runs when the outcome of the run is settled.
     """
     from scaffold.training.workdir import seal
 
     for job in study.jobs():
         folder = training_folder(results, job)
-        work = folder / "work" / resume_identity(job.config)
-        if work.is_dir() and all((folder / name).is_file() for name in TRAINING_FILES):
-            try:
-                seal(work)
-            except Exception as error:
-                logging.getLogger("scaffold").warning("cannot seal %s: %s", work, error)
+        try:
+            seal(folder)
+        except Exception as error:
+            logging.getLogger("scaffold").warning("cannot seal %s: %s", folder, error)
 
 
 def source_digest(package: str) -> str:
