@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from scaffold.cli.common import Verbs, add_ranks_argument, add_selection_arguments, add_verb, select_config
 
 if TYPE_CHECKING:
+    from scaffold.config import RunConfig
     from scaffold.parallel.team import Team
 
 
@@ -46,21 +47,22 @@ def _at_least_one(text: str) -> int:
     return int(text)
 
 
-def _join_team(arguments: argparse.Namespace) -> Team:
+def _start(arguments: argparse.Namespace) -> tuple[RunConfig, Team]:
     from scaffold.parallel.mpi import team
     from scaffold.progress import setup_logging
 
     members = team(arguments.ranks)
     setup_logging(members.rank, arguments.verbose)
-    return members
+    with members.together("reading the study"):
+        config = select_config(arguments, "library")
+    return config, members
 
 
 def _search(arguments: argparse.Namespace) -> None:
     from scaffold.fractals.categories import write_library
     from scaffold.fractals.search import find_categories
 
-    team = _join_team(arguments)
-    config = select_config(arguments, "library")
+    config, team = _start(arguments)
     library = find_categories(config, team, arguments.threads)
     with team.together("writing the library"):
         if team.rank == 0:
@@ -74,8 +76,7 @@ def _instances(arguments: argparse.Namespace) -> None:
     from scaffold.fractals.categories import load_categories
     from scaffold.fractals.instances import generate_instances
 
-    team = _join_team(arguments)
-    config = select_config(arguments, "library")
+    config, team = _start(arguments)
     with team.together("reading the library"):
         categories = load_categories(arguments.categories)
         if not 0 <= arguments.category < len(categories):

@@ -141,10 +141,10 @@ def judge(params: NDArray[np.float64], n: int, key: int, normalize: float, thres
     every axis.
 
     The game stops at the first block with a runaway, which is exact: no later point takes it back. No
-    other exit is taken. Judging by a prefix of the cloud is a guess. A true bound exists: the range only
-    grows, and the points still to come add most when they lie at its ends. But it refuses a candidate
-    only when less than the share 4 c = threshold / normalize^2 of the points is left (15 % by default),
-    which saves less than a tenth of the time.
+    other exit is taken. To judge by a prefix of the cloud is a guess, since the points still to come may
+    all lie at the ends of the range, which puts the variance above the threshold. Only when less than the
+    share threshold / normalize^2 of the points (15 % by default) is left can they not, so an exact exit
+    would save a tenth of the time at best.
     """
     params = np.ascontiguousarray(params, np.float64)
     return Verdict(_judge(params, np.uint64(key), n, normalize, threshold, np.empty((4, 3))))

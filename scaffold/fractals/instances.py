@@ -20,6 +20,7 @@ import os
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
+from io import BytesIO
 from pathlib import Path
 from typing import BinaryIO
 
@@ -236,13 +237,14 @@ class _Job:
             piece = buffer[: points - start]
             if not walk.fill(piece):
                 return False
-            _write_at(descriptor, memoryview(piece).cast("B"), offset + start * 3 * _DTYPE.itemsize)
+            _write_at(descriptor, piece.data.cast("B"), offset + start * 3 * _DTYPE.itemsize)
         return True
 
 
 def _create(temporary: Path, output: Path, points: int) -> None:
     try:
         temporary.parent.mkdir(parents=True, exist_ok=True)
+        atomic.remove_temporaries(temporary.parent)
         header = _header(points)
         with temporary.open("wb") as file:
             file.write(header)
@@ -262,8 +264,6 @@ def _write_error(output: Path, error: OSError) -> WriteError:
 
 
 def _header(points: int) -> bytes:
-    from io import BytesIO
-
     header = BytesIO()
     shape = (INSTANCES_PER_CATEGORY, points, 3)
     npy.write_array_header_1_0(header, {"descr": _DTYPE.str, "fortran_order": False, "shape": shape})

@@ -40,12 +40,6 @@ def candidate(seed: int, number: int) -> NDArray[np.float64]:
     return ifs.random_system(number, _coefficients_key(seed))
 
 
-def candidate_key(seed: int, number: int) -> int:
-    """Return the key of the cloud by which candidate ``number`` is judged."""
-    offset = _clouds_key(seed) + number * rng.GAMMA
-    return int(rng.words(offset % 2**64, 1)[0])
-
-
 def find_categories(config: RunConfig, team: Team | None = None, threads: int = 1, patience: int = PATIENCE) -> Library:
     """Search the categories of ``config``. Collective.
 
