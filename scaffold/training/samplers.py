@@ -66,12 +66,12 @@ class ValidationSampler(Sampler[int]):
 
 
 def loader(
-    samples: Dataset[dict[str, torch.Tensor]],
+    samples: Dataset[Any],
     sampler: Sampler[int],
     batch_size: int,
     workers: int,
     device: torch.device,
-) -> DataLoader[dict[str, torch.Tensor]]:
+) -> DataLoader[Any]:
     """Return batches of ``samples`` in the sampler's order; the last may be smaller.
 
     Args:

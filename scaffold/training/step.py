@@ -26,7 +26,7 @@ class Compute:
 
     Attributes:
         device: the accelerator, or the CPU.
-        palette: (C, 3), the colours of the classes; images that a batch lacks are painted with it.
+        palette: (C, 3) float32, the colours of the classes, on the device; paints the images that a batch lacks.
         amp: run the network in bfloat16 where that is safe (autocast).
         dtype: of images and parameters.
     """
@@ -51,7 +51,7 @@ class Compute:
         else:
             from scaffold.dataset.reader import paint
 
-            image = paint(labels, self.palette.to(self.device, non_blocking=True))
+            image = paint(labels, self.palette)
         return image.to(self.dtype, memory_format=torch.channels_last_3d), labels
 
 

@@ -38,8 +38,8 @@ class WarmUp(NamedTuple):
 
 def warm_up(
     learner: Learner,
-    training: DataLoader[dict[str, Tensor]],
-    validation: DataLoader[dict[str, Tensor]],
+    training: DataLoader[Any],
+    validation: DataLoader[Any],
     steps: int,
     team: Team,
 ) -> WarmUp:
@@ -69,7 +69,7 @@ def warm_up(
     return WarmUp(widths, tried.batches)
 
 
-def _train(learner: Learner, batches: DataLoader[dict[str, Tensor]], steps: int, ragged: list[int]) -> list[int]:
+def _train(learner: Learner, batches: DataLoader[Any], steps: int, ragged: list[int]) -> list[int]:
     unwrapped(learner.model).train()
     widest: Batch = {}
     widths: list[int] = []
