@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from scaffold.errors import ExitCode, ScaffoldError
 
 if TYPE_CHECKING:
-    from torch.distributed import TCPStore
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
     from scaffold.parallel.launch import Context
 
@@ -71,7 +71,7 @@ class Alarm:
         if context.store is not None:
             # Its own connection: a blocking call of the main thread holds the lock of the shared one.
             self._store = _connect(context.store)
-            threading.Thread(target=self._watch, name="alarm", daemon=True).start()
+            threading.Thread(target=self._watch, args=(self._store,), name="alarm", daemon=True).start()
 
     def off(self) -> None:
         """Stop watching: from now on ranks may end at different times."""
@@ -93,9 +93,7 @@ class Alarm:
         except RuntimeError:
             return failure
 
-    def _watch(self) -> None:
-        store = self._store
-        assert store is not None
+    def _watch(self, store: TCPStore) -> None:
         while not self._off.wait(_LOOK_EVERY_S):
             try:
                 if not store.check([_KEY]):
@@ -109,7 +107,8 @@ class Alarm:
 
     def _end(self, store: TCPStore, failure: Failure) -> None:
         logging.getLogger("scaffold").debug("ended by the alarm of rank %d", failure.rank)
-        print(f"scaffold: {failure.message}", file=sys.stderr, flush=True)
+        if self._context.rank == 0:
+            print(f"scaffold train: {failure.message}", file=sys.stderr, flush=True)
         try:
             self.last_act(failure)
         finally:
@@ -127,6 +126,6 @@ class Alarm:
 
 
 def _connect(store: TCPStore) -> TCPStore:
-    from torch.distributed import TCPStore
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
-    return TCPStore(store.host, store.port, None, False, store.timeout, wait_for_workers=False)
+    return TCPStore(store.host, store.port, None, False, wait_for_workers=False)

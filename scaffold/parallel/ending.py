@@ -12,7 +12,7 @@ import logging
 import os
 import sys
 from datetime import timedelta
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 if TYPE_CHECKING:
     from scaffold.parallel.launch import Context
@@ -56,7 +56,7 @@ def _flush() -> None:
             stream.flush()
 
 
-def _initialised_mpi():  # type: ignore[no-untyped-def]
+def _initialised_mpi() -> Any:
     module = sys.modules.get("mpi4py.MPI")
     if module is None or not module.Is_initialized() or module.Is_finalized():
         return None

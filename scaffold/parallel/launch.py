@@ -24,6 +24,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed import TCPStore  # type: ignore[attr-defined] # exported, but not by name
 
 from scaffold.errors import ExitCode, ScaffoldError, UserError
 from scaffold.parallel import environment, mpi
@@ -79,7 +80,7 @@ class Context(Team):
         self.backend = "none"
         self.data_group: dist.ProcessGroup | None = None
         self.control_group: dist.ProcessGroup | None = None
-        self.store: dist.TCPStore | None = None
+        self.store: TCPStore | None = None
         self.launcher = launcher
         self.threads = torch.get_num_threads()
 
@@ -230,28 +231,29 @@ def _join_torchrun(ranks: int) -> Context:
     address = os.environ["MASTER_ADDR"]
     # torchrun's agent already serves a store at this address; without an agent rank 0 must.
     serve = rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
-    store = dist.TCPStore(address, port, None, serve, timeout(), wait_for_workers=False)
+    store = TCPStore(address, port, None, serve, timeout(), wait_for_workers=False)
     place = Place("torchrun", rank, size, address, port)
     return _form_groups(place, store)
 
 
 def _join_mpi(team: Team) -> Context:
     hosts = team.exchange(socket.gethostname())
-    store, outcome = None, None
+    store: TCPStore | None = None
+    outcome: Any = None
     if team.rank == 0:
         try:
             address = "127.0.0.1" if len(set(hosts)) == 1 else hosts[0]
-            store = dist.TCPStore(address, 0, None, True, timeout(), wait_for_workers=False)
+            store = TCPStore(address, 0, None, True, timeout(), wait_for_workers=False)
             outcome = (address, store.port)
         except (RuntimeError, ScaffoldError) as error:
             outcome = error
     address, port = team.agree(outcome, "opening the torch store")[0]
     if store is None:
-        store = dist.TCPStore(address, port, None, False, timeout(), wait_for_workers=False)
+        store = TCPStore(address, port, None, False, timeout(), wait_for_workers=False)
     return _form_groups(Place("mpi", team.rank, team.size, address, port), store)
 
 
-def _form_groups(place: Place, store: dist.TCPStore) -> Context:
+def _form_groups(place: Place, store: TCPStore) -> Context:
     context = Context(place.launcher)
     context.rank, context.size, context.store = place.rank, place.size, store
     hosts = _gather_hosts(place, store)
@@ -289,11 +291,11 @@ def _form_groups(place: Place, store: dist.TCPStore) -> Context:
     return context
 
 
-def _gather_hosts(place: Place, store: dist.TCPStore) -> list[str]:
+def _gather_hosts(place: Place, store: TCPStore) -> list[str]:
     return [str(host) for host in _agree_through_store(place, store, socket.gethostname(), "host")]
 
 
-def _agree_through_store(place: Place, store: dist.TCPStore, outcome: Any, topic: str = "device") -> list[Any]:
+def _agree_through_store(place: Place, store: TCPStore, outcome: Any, topic: str = "device") -> list[Any]:
     team = _StoreTeam(place, store, topic)
     return team.agree(outcome, f"finding its {topic}")
 
@@ -301,7 +303,7 @@ def _agree_through_store(place: Place, store: dist.TCPStore, outcome: Any, topic
 class _StoreTeam(Team):
     """Ranks that meet in the store alone, before any group exists; good for one exchange."""
 
-    def __init__(self, place: Place, store: dist.TCPStore, topic: str) -> None:
+    def __init__(self, place: Place, store: TCPStore, topic: str) -> None:
         self.rank, self.size = place.rank, place.size
         self._store, self._topic = store, topic
 
@@ -310,8 +312,9 @@ class _StoreTeam(Team):
         import pickle
 
         try:
-            self._store.set(f"{self._topic}/{self.rank}", pickle.dumps(value))
-            return [pickle.loads(self._store.get(f"{self._topic}/{rank}")) for rank in range(self.size)]  # noqa: S301
+            self._store.set(f"{self._topic}/{self.rank}", pickle.dumps(value).hex())
+            texts = [self._store.get(f"{self._topic}/{rank}").decode() for rank in range(self.size)]
+            return [pickle.loads(bytes.fromhex(text)) for text in texts]  # noqa: S301 - our own bytes
         except RuntimeError as error:
             raise lost_rank(error) from error
 

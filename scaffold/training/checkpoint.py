@@ -237,7 +237,7 @@ def _digest(tensors: dict[str, torch.Tensor], text: str) -> str:
     for name in sorted(tensors):
         tensor = tensors[name].contiguous()
         sha.update(f"{name} {_spec(tensor)}".encode())
-        sha.update(tensor.reshape(-1).view(torch.uint8).numpy())
+        sha.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
     return sha.hexdigest()
 
 

@@ -51,7 +51,8 @@ def capture(learner: Learner, facts: dict[str, Any]) -> State:
                 tensors[f"optimizer.{index}.{name}"] = value
             else:
                 scalars.setdefault(str(index), {})[name] = value
-    python, numpy = random.getstate(), np.random.get_state(legacy=False)
+    python = random.getstate()
+    numpy: Any = np.random.get_state(legacy=False)
     tensors["random.torch"] = torch.get_rng_state()
     tensors["random.numpy"] = torch.from_numpy(numpy["state"]["key"].astype(np.int64))
     if torch.cuda.is_available():
@@ -75,7 +76,9 @@ def restore(learner: Learner, state: State) -> None:
     tensors, facts = state.tensors, state.facts
     network = unwrapped(learner.model)
     network.load_state_dict({name: tensors[f"model.{name}"] for name in network.state_dict()})
-    entries: dict[int, dict[str, Any]] = {int(index): dict(values) for index, values in facts["optimizer"]["scalars"].items()}
+    entries: dict[int, dict[str, Any]] = {
+        int(index): dict(values) for index, values in facts["optimizer"]["scalars"].items()
+    }
     for name, tensor in tensors.items():
         if name.startswith("optimizer."):
             _, index, key = name.split(".", 2)
@@ -83,11 +86,11 @@ def restore(learner: Learner, state: State) -> None:
     learner.optimizer.load_state_dict({"state": entries, "param_groups": facts["optimizer"]["groups"]})
     if learner.scheduler is not None:
         learner.scheduler.load_state_dict(facts["scheduler"])
-    version, words, gauss = facts["random"]["python"]
-    random.setstate((version, tuple(words), gauss))
+    version, integers, gauss = facts["random"]["python"]
+    random.setstate((version, tuple(integers), gauss))
     position, has_gauss, cached = facts["random"]["numpy"]
-    key = tensors["random.numpy"].numpy().astype(np.uint32)
-    np.random.set_state(("MT19937", key, position, has_gauss, cached))
+    words = tensors["random.numpy"].numpy().astype(np.uint32)
+    np.random.set_state(("MT19937", words, position, has_gauss, cached))
     torch.set_rng_state(tensors["random.torch"])
     if "random.cuda" in tensors and torch.cuda.is_available():
         torch.cuda.set_rng_state(tensors["random.cuda"])

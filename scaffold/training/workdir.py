@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from scaffold import atomic, provenance
-from scaffold.errors import DamagedFileError, ExitCode, IncurableError, ScaffoldError, UserError
+from scaffold.errors import DamagedFileError, ExitCode, IncurableError, UserError
 from scaffold.parallel import environment
 
 HEARTBEAT_S = 15.0
@@ -399,6 +399,7 @@ class WorkDir:
     def __init__(self, path: Path, training_identity: str) -> None:
         self.path = path
         path.mkdir(parents=True, exist_ok=True)
+        self._closed = False
         self.lock = Lock(path)
         self.lock.acquire()
         try:
@@ -424,24 +425,32 @@ class WorkDir:
             )
             raise IncurableError(f"{ATTEMPTS_WITHOUT_PROGRESS} attempts in a row made no progress ({reasons})")
 
-    def close(self, reason: str, error: ScaffoldError | None = None) -> None:
-        """Record how this attempt ended and give the lock back.
+    def close(self, reason: str, exit_code: int) -> None:
+        """Record how this attempt ended and give the lock back; a second call does nothing.
 
         Args:
             reason: for the record.
-            error: what it failed with; one that no retry can cure is kept in ``failed.json``.
+            exit_code: of the process; if no retry can cure it, ``failed.json`` keeps the reason.
+
+        Raises:
+            WriteError: the file system refused; the next attempt will take this one for killed.
         """
+        if self._closed:
+            return
+        self._closed = True
         try:
             self.lock.check()
         except UserError as lost:
             log.warning("%s", lost)
             return
-        code = ExitCode.DONE if error is None else error.exit_code
-        if code in (ExitCode.INCURABLE, ExitCode.DAMAGED):
-            note = {"message": str(error), "exit_code": int(code), "at": provenance.now(), "attempts": len(self.attempts.all)}
-            atomic.write_json(self.path / FAILED, note)
-        self.attempts.end(reason, code)
-        self.lock.release()
+        try:
+            if exit_code in (ExitCode.INCURABLE, ExitCode.DAMAGED):
+                note = {"message": reason, "exit_code": exit_code, "at": provenance.now()}
+                atomic.write_json(self.path / FAILED, note)
+            if self.attempts.current.end is None:
+                self.attempts.end(reason, exit_code)
+        finally:
+            self.lock.release()
 
     def _break_seal(self, training_identity: str) -> None:
         seal_path = self.path / SEALED
@@ -498,7 +507,7 @@ def _is_here(held: dict[str, Any]) -> bool:
 def _process_namespace() -> str:
     """Return what tells two containers of one host apart, in which the same pid means different processes."""
     try:
-        return os.readlink("/proc/self/ns/pid")
+        return str(Path("/proc/self/ns/pid").readlink())
     except OSError:
         return ""
 
