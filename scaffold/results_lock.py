@@ -61,6 +61,13 @@ class ResultsLock:
         file.flush()
         self._file = file
 
+    def __enter__(self) -> ResultsLock:
+        self.acquire()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
     def release(self) -> None:
         """Let others have the folder."""
         if self._file is not None:

@@ -39,20 +39,16 @@ def test_killed_holder_leaves_no_lock(tmp_path: Path) -> None:
     """After kill -9 the same command must run again without an --unlock."""
     with holder(tmp_path) as first:
         first.send_signal(signal.SIGKILL)
-    lock = ResultsLock(tmp_path)
-    lock.acquire()
-    assert f"pid {os.getpid()}," in lock.path.read_text()
-    assert len(lock.path.read_text().splitlines()) == 1
-    lock.release()
+    with ResultsLock(tmp_path) as lock:
+        assert f"pid {os.getpid()}," in lock.path.read_text()
+        assert len(lock.path.read_text().splitlines()) == 1
 
 
 def test_released_lock_is_free(tmp_path: Path) -> None:
     """A lock that is not given back would block the next run of the same process."""
-    first, second = ResultsLock(tmp_path / "new"), ResultsLock(tmp_path / "new")
-    first.acquire()
-    first.release()
-    second.acquire()
-    second.release()
+    for _ in range(2):
+        with ResultsLock(tmp_path / "new"):
+            pass
 
 
 def test_jobs_do_not_inherit_the_lock(tmp_path: Path) -> None:

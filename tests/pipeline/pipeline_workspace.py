@@ -86,7 +86,7 @@ class Workspace:
 
     def plan(self, *arguments: str) -> dict[str, int]:
         """Return how many jobs of each rule Snakemake would run, ``all`` left out."""
-        output = self.make("--dry-run", "--quiet", "rules", *arguments)
+        output = self.make(*arguments, "--dry-run", "--quiet", "rules")
         table = output.partition("Job stats:")[2].partition("\n\n")[0]
         counts = {rule: int(count) for rule, count in re.findall(r"^(\w+) +(\d+)$", table, re.MULTILINE)}
         assert counts or "Nothing to be done" in output, output

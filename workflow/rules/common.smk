@@ -113,7 +113,12 @@ def part_files(dataset: str) -> list[str]:
 
 
 def every_sample_file() -> list[str]:
-    """Return the parts of all data sets: targets, since Snakemake notices a lost target only."""
+    """Return the parts of all data sets.
+
+    As targets they are made again when they are lost. Snakemake does not look
+    for the inputs of what is finished, and an input of `train` that is missing
+    would retrain.
+    """
     return [file for dataset in DATASETS for file in part_files(dataset)]
 
 
@@ -133,17 +138,14 @@ def job_of(wildcards) -> Job:
     )
 
 
-def data_of_training(wildcards) -> dict:
+def data_of_training(wildcards) -> str:
     """Return the data set of a training.
 
-    Its files are `ancient`: which data they are is in their path, so that
-    samples that were lost and rendered again, byte for byte, retrain nothing.
+    It is `ancient`: which data it is stands in its path, so that samples that
+    were lost and rendered again, byte for byte, retrain nothing.
     """
     dataset = dataset_name(job_of(wildcards).config)
-    return {
-        "meta": ancient(f"results/datasets/{dataset}/meta.yaml"),
-        "parts": [ancient(file) for file in part_files(dataset)],
-    }
+    return ancient(f"results/datasets/{dataset}/meta.yaml")
 
 
 def of_training(name: str):

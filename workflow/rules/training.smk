@@ -2,7 +2,7 @@
 # which Snakemake never deletes, and the same command continues from them.
 rule train:
     input:
-        unpack(data_of_training),
+        meta=data_of_training,
     output:
         config="results/runs/{run}/ranks{ranks}/seed{seed}/config.yaml",
         statistics="results/runs/{run}/ranks{ranks}/seed{seed}/train_stats.csv",
