@@ -30,7 +30,7 @@ def times_of_data(workspace: Workspace) -> dict[Path, int]:
 
 
 def test_killed_snakemake_continues_with_the_same_command(finished: Workspace) -> None:
-    """kill -9 amid a training on two ranks: no --unlock, no cleaning up, no finished epoch lost."""
+    """A kill -9 amid a training on two ranks: no --unlock, no cleaning up, no finished epoch lost."""
     finished.change(starting_learning_rate=0.002, target_dice=1.0, epochs=EPOCHS)
     folder = finished.folder / TRAINING
     data = times_of_data(finished)
