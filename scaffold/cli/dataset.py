@@ -48,7 +48,7 @@ def _render(arguments: argparse.Namespace) -> int:
         if arguments.part == 0 and ranks.rank == 0:
             for note in adjustments(config):
                 _log.warning("%s", note)
-        index = render_part(config, arguments.part, arguments.instances, arguments.output, ranks)
+        render_part(config, arguments.part, arguments.instances, arguments.output, ranks)
     except RankError as error:
         # All ranks raise the same. Only rank 0 speaks, and none leaves before it has: under
         # `-m mpi4py` the first to exit with an error aborts the others.
@@ -57,7 +57,7 @@ def _render(arguments: argparse.Namespace) -> int:
         ranks.barrier()
         return error.exit_code
     if ranks.rank == 0:
-        _log.info("rendered %d samples into %s", len(index.samples), arguments.output)
+        _log.info("rendered part %d into %s", arguments.part, arguments.output)
     return ExitCode.DONE
 
 

@@ -23,9 +23,9 @@ from scaffold.dataset.arrays import ArrayFile
 from scaffold.dataset.plan import CHANNELS
 
 Split = Literal["training", "validation"]
-Storage = Literal["dense", "labels"]
+StorageKind = Literal["dense", "labels"]
 
-MASK_DTYPES: dict[Storage, str] = {"dense": "<u2", "labels": "|u1"}
+MASK_DTYPES: dict[StorageKind, str] = {"dense": "<u2", "labels": "|u1"}
 PARTS = "parts"
 INDEX = "part.json"
 
@@ -44,7 +44,7 @@ class Layout:
     n_samples: int
     samples_per_part: int
     edge: int
-    image: Storage
+    image: StorageKind
 
     @classmethod
     def of(cls, config: RunConfig) -> Layout:

@@ -16,7 +16,7 @@ import yaml
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from scaffold.dataset.layout import INDEX, Layout, Split, Storage, part_directory, rebuild_command
+from scaffold.dataset.layout import INDEX, Layout, Split, StorageKind, part_directory, rebuild_command
 from scaffold.errors import DamagedFileError, UserError
 
 META = "meta.yaml"
@@ -101,7 +101,7 @@ class Meta(_Strict):
     created_at: str
     code_commit: str
     settings: dict[str, Any]
-    image: Storage
+    image: StorageKind
     edge: int = Field(ge=1)
     n_training: int
     n_validation: int

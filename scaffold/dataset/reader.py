@@ -89,7 +89,7 @@ class Samples(Dataset[Item]):
         if mask.max() >= self.n_classes:
             # Such a label would wrap in int16, and index past the end of the class weights.
             raise _damaged(
-                file, f"has label {mask.max()} in sample {self.sample_id(index)}; there are {self.n_classes}"
+                file, f"has label {mask.max()} in sample {self.sample_id(index)}, of {self.n_classes} classes"
             )
         return torch.from_numpy(mask.view(np.int16) if mask.dtype == np.uint16 else mask)
 

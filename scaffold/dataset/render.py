@@ -51,6 +51,25 @@ class Slab:
 
 
 @dataclass(frozen=True)
+class _Job:
+    """What all ranks know of the part: settings, plan, where clouds come from, and what is made."""
+
+    config: RunConfig
+    plan: Plan
+    instances: Path
+    samples: range
+    files: list[ArrayFile]
+
+    @property
+    def masks(self) -> ArrayFile:
+        return self.files[-1]
+
+    @property
+    def folder(self) -> Path:
+        return self.masks.path.parent
+
+
+@dataclass(frozen=True)
 class _Painted:
     """What is known of a slab once it is written: a digest for each plane, and voxels of each label."""
 
@@ -59,9 +78,7 @@ class _Painted:
     voxels: dict[int, int]
 
 
-def render_part(
-    config: RunConfig, part: int, instances: Path, output: Path, team: Team, memory: int = MEMORY
-) -> PartIndex:
+def render_part(config: RunConfig, part: int, instances: Path, output: Path, team: Team, memory: int = MEMORY) -> None:
     """Render the samples of ``part`` into the folder ``output``. Collective.
 
     The array files appear together at the end, and then ``part.json``. Their bytes depend on
@@ -75,33 +92,25 @@ def render_part(
         team: the ranks that share the work.
         memory: bytes that a rank may use for clouds, masks and buffers.
 
-    Returns:
-        The content of ``part.json``.
-
     Raises:
         RankError: on every rank, with the cause: ``UserError`` (no such part, or too little memory
             for one plane), ``DamagedFileError`` (a cloud), or ``WriteError`` (disk full; nothing of
             the part is left).
     """
-    layout, plan = Layout.of(config), make_plan(config)
+    layout = Layout.of(config)
     with team.together(f"preparing part {part}"):
         if part not in range(layout.n_parts):
             raise UserError(f"--part {part}: the data set has parts 0 to {layout.n_parts - 1}")
         samples = layout.samples(part)
-        shares = cut(samples, layout.edge, deepest_slab(config, memory), team.size)
-    files = layout.arrays(output, part)
-    with _temporaries(files, team) as temporaries:
-        with team.together(f"rendering part {part}"), _opened(temporaries) as descriptors:
-            painted = _render(shares[team.rank], config, plan, instances, files, descriptors, samples.start, team)
-        everything = [item for share in team.exchange(painted) for item in share]
-        index = _index(config, part, samples, plan, everything)
+        job = _Job(config, make_plan(config), instances, samples, layout.arrays(output, part))
+        share = cut(samples, layout.edge, deepest_slab(config, memory), team.size)[team.rank]
+    with _temporaries(job, team) as temporaries:
+        with team.together(f"rendering part {part}"), _opened(job, temporaries) as descriptors:
+            painted = [_render(job, slab, descriptors) for slab in track(share, "rendering", len(share), team.rank)]
+        everything = [item for items in team.exchange(painted) for item in items]
         with team.together(f"publishing part {part}"):
             if team.rank == 0:
-                (output / INDEX).unlink(missing_ok=True)
-                for file, temporary in zip(files, temporaries, strict=True):
-                    atomic.commit(temporary, file.path)
-                atomic.write_json(output / INDEX, index.model_dump())
-    return index
+                _commit(job, temporaries, _index(job, part, everything))
 
 
 def deepest_slab(config: RunConfig, memory: int = MEMORY) -> int:
@@ -139,20 +148,20 @@ def _mask_dtype(config: RunConfig) -> str:
 
 
 def _piece_planes(edge: int) -> int:
-    return max(_PIECE_VOXELS // edge**2, 1)
+    return min(max(_PIECE_VOXELS // edge**2, 1), edge)
 
 
 @contextmanager
-def _temporaries(files: list[ArrayFile], team: Team) -> Iterator[list[Path]]:
-    """Make a temporary file of full length with its header for each of ``files``; remove what is left at the end.
+def _temporaries(job: _Job, team: Team) -> Iterator[list[Path]]:
+    """Make a temporary file of full length for each array file; remove what is left of them at the end.
 
     All ranks write into the same ones; rank 0 makes and removes them.
     """
-    temporaries = team.decide([atomic.temporary_path(file.path) for file in files])
+    temporaries = team.decide([atomic.temporary_path(file.path) for file in job.files])
     try:
         with team.together("making the files"):
             if team.rank == 0:
-                _create(files, temporaries)
+                _create(job, temporaries)
         yield temporaries
     finally:
         if team.rank == 0:
@@ -160,13 +169,12 @@ def _temporaries(files: list[ArrayFile], team: Team) -> Iterator[list[Path]]:
                 temporary.unlink(missing_ok=True)
 
 
-def _create(files: list[ArrayFile], temporaries: list[Path]) -> None:
-    folder = files[0].path.parent
-    with _writing(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-        atomic.remove_temporaries(folder)
-        _require_space(folder, sum(file.size for file in files))
-        for file, temporary in zip(files, temporaries, strict=True):
+def _create(job: _Job, temporaries: list[Path]) -> None:
+    with _writing(job.folder):
+        job.folder.mkdir(parents=True, exist_ok=True)
+        atomic.remove_temporaries(job.folder)
+        _require_space(job.folder, sum(file.size for file in job.files))
+        for file, temporary in zip(job.files, temporaries, strict=True):
             with open(temporary, "wb") as stream:
                 stream.write(file.header)
                 stream.truncate(file.size)
@@ -180,6 +188,15 @@ def _writing(folder: Path) -> Iterator[None]:
         raise atomic.write_error(folder, error) from error
 
 
+def _commit(job: _Job, temporaries: list[Path], index: PartIndex) -> None:
+    """Give the files their names; while the arrays change, no ``part.json`` vouches for them."""
+    with _writing(job.folder):
+        (job.folder / INDEX).unlink(missing_ok=True)
+    for file, temporary in zip(job.files, temporaries, strict=True):
+        atomic.commit(temporary, file.path)
+    atomic.write_json(job.folder / INDEX, index.model_dump())
+
+
 def _require_space(folder: Path, needed: int) -> None:
     free = shutil.disk_usage(folder).free
     if free < needed:
@@ -190,7 +207,7 @@ def _require_space(folder: Path, needed: int) -> None:
 
 
 @contextmanager
-def _opened(temporaries: list[Path]) -> Iterator[list[int]]:
+def _opened(job: _Job, temporaries: list[Path]) -> Iterator[list[int]]:
     """Open the temporary files; what this rank wrote to them is on disk at the end.
 
     Rank 0 syncs once more before it renames, but on a network file system that does not reach what
@@ -198,10 +215,11 @@ def _opened(temporaries: list[Path]) -> Iterator[list[int]]:
     """
     descriptors: list[int] = []
     try:
-        with _writing(temporaries[0].parent):
-            descriptors += [os.open(temporary, os.O_WRONLY) for temporary in temporaries]
+        with _writing(job.folder):
+            for temporary in temporaries:
+                descriptors.append(os.open(temporary, os.O_WRONLY))
         yield descriptors
-        with _writing(temporaries[0].parent):
+        with _writing(job.folder):
             for descriptor in descriptors:
                 os.fsync(descriptor)
     finally:
@@ -209,79 +227,60 @@ def _opened(temporaries: list[Path]) -> Iterator[list[int]]:
             os.close(descriptor)
 
 
-def _render(
-    slabs: list[Slab],
-    config: RunConfig,
-    plan: Plan,
-    instances: Path,
-    files: list[ArrayFile],
-    descriptors: list[int],
-    first_sample: int,
-    team: Team,
-) -> list[_Painted]:
-    painted = []
-    deepest = max((slab.last - slab.first for slab in slabs), default=0)
-    room = np.empty((deepest, config.vol_size, config.vol_size), dtype=_mask_dtype(config))
-    for slab in track(slabs, "rendering", len(slabs), team.rank):
-        mask = room[: slab.last - slab.first]
-        _paint(mask, slab, config, plan, instances)
-        with _writing(files[0].path.parent):
-            digests, counts = _write(mask, slab.sample - first_sample, slab.first, plan.palette, files, descriptors)
-        present = {int(label): int(counts[label]) for label in np.flatnonzero(counts)}
-        painted.append(_Painted(slab, digests, present))
-    return painted
+def _render(job: _Job, slab: Slab, descriptors: list[int]) -> _Painted:
+    mask = np.zeros((slab.last - slab.first, *job.masks.shape[2:]), dtype=job.masks.dtype)
+    _paint(mask, job, slab)
+    with _writing(job.folder):
+        return _write(mask, job, slab, descriptors)
 
 
-def _paint(mask: NDArray[np.unsignedinteger], slab: Slab, config: RunConfig, plan: Plan, instances: Path) -> None:
-    mask.fill(0)
-    for category, instance in plan.pairs[slab.sample].tolist():
-        path = instances / f"{category}.npy"
+def _paint(mask: NDArray[np.unsignedinteger], job: _Job, slab: Slab) -> None:
+    """Paint the planes of ``slab`` of all fractals of its sample, in order, into the empty ``mask``."""
+    for category, instance in job.plan.pairs[slab.sample].tolist():
+        path = job.instances / f"{category}.npy"
         points = load_instance(path, instance)
+        if len(points) != job.config.point_num:
+            problem = f"has clouds of {len(points)} points instead of {job.config.point_num}"
+            raise DamagedFileError(path, problem, rebuild_command(path))
         try:
-            place = voxelize.frame(points, config.vol_size)
+            place = voxelize.frame(points, job.config.vol_size)
         except ValueError as error:
-            raise DamagedFileError(path, f"instance {instance} {error}", rebuild_command(path)) from error
+            raise DamagedFileError(path, f"has a bad instance {instance}: it {error}", rebuild_command(path)) from error
         voxelize.paint(mask, points, place, category + 1, slab.first)
 
 
-def _write(
-    mask: NDArray[np.unsignedinteger],
-    row: int,
-    first: int,
-    palette: NDArray[np.float32],
-    files: list[ArrayFile],
-    descriptors: list[int],
-) -> tuple[list[bytes], NDArray[np.int64]]:
-    """Write a slab's mask, and with ``dense`` its image; return its plane digests and voxel counts."""
+def _write(mask: NDArray[np.unsignedinteger], job: _Job, slab: Slab, descriptors: list[int]) -> _Painted:
+    """Write the mask of a slab, and with ``dense`` its image, a piece that fits the cache at a time."""
+    row = slab.sample - job.samples.start
+    channels = np.ascontiguousarray(job.plan.palette.T)
     digests: list[bytes] = []
-    counts = np.zeros(len(palette), dtype=np.int64)
-    channels = np.ascontiguousarray(palette.T)
+    counts = np.zeros(len(job.plan.palette), dtype=np.int64)
     step = _piece_planes(mask.shape[1])
     buffer = np.empty((step, *mask.shape[1:]), dtype=np.float32)
     for z in range(0, len(mask), step):
         piece = mask[z : z + step]
         digests += labels.plane_digests(piece)
-        counts += labels.count(piece, len(palette))
-        write_at(descriptors[-1], piece, files[-1].offset(row, first + z))
-        if len(files) == 1:
+        counts += labels.count(piece, len(counts))
+        write_at(descriptors[-1], piece, job.masks.offset(row, slab.first + z))
+        if len(job.files) == 1:
             continue
         for channel in range(CHANNELS):
             image = buffer[: len(piece)]
             labels.colour(piece, channels[channel], image)
-            write_at(descriptors[0], image, files[0].offset(row, channel, first + z))
-    return digests, counts
+            write_at(descriptors[0], image, job.files[0].offset(row, channel, slab.first + z))
+    return _Painted(slab, digests, {int(label): int(counts[label]) for label in np.flatnonzero(counts)})
 
 
-def _index(config: RunConfig, part: int, samples: range, plan: Plan, painted: list[_Painted]) -> PartIndex:
+def _index(job: _Job, part: int, painted: list[_Painted]) -> PartIndex:
     """Put together what the ranks know of the slabs, which come in order of sample and depth."""
     entries = []
-    for sample in samples:
+    for sample in job.samples:
         slabs = [item for item in painted if item.slab.sample == sample]
         present = sorted({label for item in slabs for label in item.voxels})
         entries.append(
             PartSample(
                 id=sample,
-                fractals=[tuple(pair) for pair in plan.pairs[sample].tolist()],
+                fractals=[tuple(pair) for pair in job.plan.pairs[sample].tolist()],
                 digest=labels.sample_digest(digest for item in slabs for digest in item.digests),
                 voxels={str(label): sum(item.voxels.get(label, 0) for item in slabs) for label in present},
             )
@@ -289,8 +288,8 @@ def _index(config: RunConfig, part: int, samples: range, plan: Plan, painted: li
     return PartIndex(
         format=PART_FORMAT,
         format_version=PART_FORMAT_VERSION,
-        config_id=config_id(config),
-        settings=dataset_settings(config),
+        config_id=config_id(job.config),
+        settings=dataset_settings(job.config),
         part=part,
         samples=entries,
         made_by=provenance.stamp(),

@@ -16,7 +16,7 @@ from scaffold.dataset.arrays import ArrayFile, read_into
 from scaffold.dataset.layout import INDEX, PARTS, part_directory
 from scaffold.dataset.meta import META, Meta, load_meta, load_part
 from scaffold.dataset.plan import CHANNELS
-from scaffold.errors import DamagedFileError
+from scaffold.errors import DamagedFileError, UserError
 from scaffold.progress import track
 
 _PIECE_VOXELS = 2**20
@@ -44,8 +44,8 @@ class Finding:
 def verify(directory: Path, threads: int = 1) -> list[Finding]:
     """Check every file of the data set in ``directory`` against ``meta.yaml``, byte for byte.
 
-    Masks are checked by digest; images by painting them again from their masks. A thread takes about
-    10 MB, or seven planes' worth if that is more.
+    Masks are checked by digest; images by painting them again from their masks. A thread holds a few
+    planes of one sample: 12 MB up to scale 10, 50 MB at scale 11.
 
     Args:
         directory: the data set.
@@ -55,9 +55,11 @@ def verify(directory: Path, threads: int = 1) -> list[Finding]:
         What is wrong, in order of part and sample; empty when all is well.
 
     Raises:
-        UserError: ``directory`` is not a data set.
+        UserError: ``directory`` is not a data set, or ``threads`` is below 1.
         DamagedFileError: its ``meta.yaml`` is damaged.
     """
+    if threads < 1:
+        raise UserError(f"--threads {threads}: must be at least 1")
     meta = load_meta(directory / META)
     parts = range(meta.layout.n_parts)
     with ThreadPoolExecutor(threads) as pool:
