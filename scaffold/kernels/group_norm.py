@@ -8,6 +8,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 Gather = Callable[[Tensor], Tensor]
 """Concatenates the partial results of all blocks of a sample along dimension 0, in the same order on
@@ -78,6 +79,7 @@ class _BlockGroupNormReLU(torch.autograd.Function):
         return y.to(x.dtype).contiguous(memory_format=memory_format(x))
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         x, weight, bias, mean, rstd, total = ctx.saved_tensors
         groups = ctx.groups

@@ -28,7 +28,6 @@ def foreground_dice(sums: Tensor) -> Tensor:
     if sums.shape[1] < 2:
         raise ValueError(f"{sums.shape[1]} class: Dice needs the background and at least one foreground class")
     overlap, total = sums[:, 1:].unbind(-1)
-    total = torch.where(total == 0, overlap, total)
     return (overlap + SMOOTHING) / (total + SMOOTHING)
 
 

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
+from scaffold.dataset.reader import paint
 from scaffold.training.objective import objective
 from scaffold.training.optimizer import clip_gradients
 
@@ -46,12 +47,8 @@ class Compute:
         Host memory that is pinned is copied asynchronously, and in its narrow storage type.
         """
         labels = batch["mask"].to(self.device, non_blocking=True)
-        if "image" in batch:
-            image = batch["image"].to(self.device, non_blocking=True)
-        else:
-            from scaffold.dataset.reader import paint
-
-            image = paint(labels, self.palette)
+        dense = "image" in batch
+        image = batch["image"].to(self.device, non_blocking=True) if dense else paint(labels, self.palette)
         return image.to(self.dtype, memory_format=torch.channels_last_3d), labels
 
 
