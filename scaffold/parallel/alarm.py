@@ -47,11 +47,11 @@ class Failure:
 
     @classmethod
     def of(cls, context: Context, error: BaseException) -> Failure:
-        """Return the failure that ``error`` is on this rank."""
-        code = error.exit_code if isinstance(error, ScaffoldError) else ExitCode.INTERNAL
-        text = str(error) if isinstance(error, ScaffoldError) else f"{type(error).__name__}: {error}"
+        """Return the failure that ``error`` is; an unexpected one is named with its type and rank."""
+        if isinstance(error, ScaffoldError):
+            return cls(context.rank, int(error.exit_code), str(error))
         place = f"rank {context.rank} of {context.size}: " if context.size > 1 else ""
-        return cls(context.rank, int(code), place + text)
+        return cls(context.rank, int(ExitCode.INTERNAL), f"{place}{type(error).__name__}: {error}")
 
 
 class Alarm:
@@ -78,20 +78,32 @@ class Alarm:
         self._off.set()
 
     def raise_alarm(self, failure: Failure) -> Failure:
-        """Tell all ranks that this one failed and wait until they heard; return the first failure of any rank."""
+        """Tell all ranks that this one failed, act for the last time, and wait until the others heard.
+
+        Returns:
+            The first failure of any rank, which all of them end with.
+        """
         self.off()
         if self._store is None:
+            self.last_act(failure)
             return failure
         try:
-            note = json.dumps(asdict(failure))
-            first = self._store.compare_set(_KEY, "", note).decode()
-            self._store.add(_HEARD, 1)
-            until = time.monotonic() + _WAIT_FOR_OTHERS_S
-            while self._store.add(_HEARD, 0) < self._context.size and time.monotonic() < until:
-                time.sleep(0.05)
-            return Failure(**json.loads(first))
+            first = Failure(**json.loads(self._store.compare_set(_KEY, "", json.dumps(asdict(failure)))))
         except RuntimeError:
-            return failure
+            first = failure
+        self.last_act(first)
+        self._wait_for_others(self._store)
+        return first
+
+    def _wait_for_others(self, store: TCPStore) -> None:
+        """Wait until every rank has read the note, which is gone when rank 0, who serves the store, is."""
+        try:
+            store.add(_HEARD, 1)
+            until = time.monotonic() + _WAIT_FOR_OTHERS_S
+            while store.add(_HEARD, 0) < self._context.size and time.monotonic() < until:
+                time.sleep(0.05)
+        except RuntimeError:
+            pass
 
     def _watch(self, store: TCPStore) -> None:
         while not self._off.wait(_LOOK_EVERY_S):
@@ -111,17 +123,8 @@ class Alarm:
             print(f"scaffold train: {failure.message}", file=sys.stderr, flush=True)
         try:
             self.last_act(failure)
+            self._wait_for_others(store)
         finally:
-            try:
-                store.add(_HEARD, 1)
-                # Rank 0 serves the store: it leaves last, so that every rank reads the note.
-                until = time.monotonic() + _WAIT_FOR_OTHERS_S
-                while self._context.rank == 0 and store.add(_HEARD, 0) < self._context.size:
-                    if time.monotonic() > until:
-                        break
-                    time.sleep(0.05)
-            except RuntimeError:
-                pass
             os._exit(failure.exit_code)
 
 

@@ -153,6 +153,13 @@ def lost_rank(error: BaseException) -> LostRankError:
     )
 
 
+def is_lost_rank(error: BaseException) -> bool:
+    """Return whether ``error`` is how a collective fails when another rank is gone."""
+    return isinstance(error, dist.DistBackendError | dist.DistNetworkError) or (
+        isinstance(error, RuntimeError) and "/gloo/" in str(error)
+    )
+
+
 def timeout() -> timedelta:
     """Return how long a collective waits for a missing rank.
 

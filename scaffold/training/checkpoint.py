@@ -16,7 +16,6 @@ import hashlib
 import json
 import logging
 import os
-import re
 import shutil
 import threading
 from collections.abc import Callable
@@ -24,19 +23,18 @@ from pathlib import Path
 from typing import Any
 
 import safetensors
-import safetensors.torch
 import torch
 
 from scaffold import atomic
 from scaffold.errors import DamagedFileError
 from scaffold.parallel.launch import Context
+from scaffold.training import tensorfile
 from scaffold.training.state import State
 
 FORMAT_VERSION = 1
 LAST, BEST = "last.safetensors", "best.safetensors"
 
 _COPY_BYTES = 16 * 2**20
-_OS_ERROR = re.compile(r"\(os error (\d+)\)")
 
 log = logging.getLogger("scaffold")
 
@@ -83,6 +81,20 @@ class Checkpoints:
         """
         with self._context.together("finishing the last checkpoint"):
             self._drain()
+
+    def remove(self) -> None:
+        """Remove all checkpoints, for a training that starts afresh.
+
+        Raises:
+            RankError: the last write failed, or a file cannot be removed.
+        """
+        with self._context.together("removing checkpoints"):
+            self._drain()
+            self._best_loss = float("inf")
+            if self._context.rank == 0:
+                for name in (LAST, BEST):
+                    (self.directory / name).unlink(missing_ok=True)
+                    (self.directory / f"{name}.corrupt").unlink(missing_ok=True)
 
     def load(self) -> State | None:
         """Return the newest checkpoint that is whole, or None if there is none; the same on every rank.
@@ -176,24 +188,7 @@ def write(path: Path, state: State) -> None:
     """
     text = json.dumps(state.facts, allow_nan=False)
     metadata = {"format_version": str(FORMAT_VERSION), "facts": text, "sha256": _digest(state.tensors, text)}
-    save_tensors(path, state.tensors, metadata)
-
-
-def save_tensors(path: Path, tensors: dict[str, torch.Tensor], metadata: dict[str, str]) -> None:
-    """Write a safetensors file atomically.
-
-    Raises:
-        WriteError: the file system refused; what stood at ``path`` is intact.
-    """
-    with atomic.write(path) as file:
-        try:
-            safetensors.torch.save_file(tensors, os.fspath(file.name), metadata)
-        except safetensors.SafetensorError as error:
-            found = _OS_ERROR.search(str(error))
-            if found is None:
-                raise
-            number = int(found[1])
-            raise OSError(number, os.strerror(number), os.fspath(file.name)) from error
+    tensorfile.write(path, state.tensors, metadata)
 
 
 def read(path: Path) -> State:
@@ -235,9 +230,8 @@ def remove_strays(directory: Path) -> None:
 def _digest(tensors: dict[str, torch.Tensor], text: str) -> str:
     sha = hashlib.sha256(text.encode())
     for name in sorted(tensors):
-        tensor = tensors[name].contiguous()
-        sha.update(f"{name} {_spec(tensor)}".encode())
-        sha.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+        sha.update(f"{name} {_spec(tensors[name])}".encode())
+        sha.update(tensorfile.bytes_of(tensors[name]))
     return sha.hexdigest()
 
 

@@ -51,6 +51,8 @@ class Training:
         profiler: of training steps.
         facts: what each checkpoint also holds.
         before_save: called on rank 0 before each checkpoint; may refuse by raising.
+        saved: the last epoch handed over to ``checkpoints``; the same on every rank.
+        on_disk: the last epoch whose checkpoint is known to be on disk.
     """
 
     config: RunConfig
@@ -64,6 +66,8 @@ class Training:
     profiler: StepProfiler
     facts: dict[str, Any]
     before_save: Callable[[], None]
+    saved: int = 0
+    on_disk: int = 0
 
     @property
     def converged(self) -> bool:
@@ -86,23 +90,22 @@ class Training:
             RankError: a checkpoint or the statistics could not be written.
         """
         statistics = self.statistics
-        saved = statistics.epoch
+        self.saved = self.on_disk = statistics.epoch
         while not (self.converged or self.used_up):
             reason = self.stops.settle(needed_s=self._longest_epoch())
             if reason is not None:
-                self._finish(saved)
-                raise StoppedError(self._stopped(reason, statistics.epoch))
+                self._finish()
+                raise StoppedError(self._stopped(reason))
             row, reason = self._epoch(statistics.epoch + 1)
             if row is None:
-                self.checkpoints.finish()
-                raise StoppedError(self._stopped(str(reason), saved))
+                self._wait_for_disk()
+                raise StoppedError(self._stopped(str(reason)))
             statistics.rows.append(row)
             self._tell(row)
             if self.config.checkpoint_interval > 0 and row.epoch % self.config.checkpoint_interval == 0:
                 self._save()
-                saved = row.epoch
             self._write_statistics()
-        self._finish(saved)
+        self._finish()
         return "converged" if self.converged else "epochs used up"
 
     def _epoch(self, epoch: int) -> tuple[Row | None, str | None]:
@@ -182,9 +185,12 @@ class Training:
 
     def _save(self) -> None:
         """Save a checkpoint, and add what training waited for it to the last row."""
+        row = self.statistics.rows[-1]
         start = time.perf_counter()
         self.checkpoints.save(self._capture)
-        self.statistics.rows[-1].checkpoint_stall += time.perf_counter() - start
+        row.checkpoint_stall += time.perf_counter() - start
+        # A save begins by waiting for the one before.
+        self.on_disk, self.saved = self.saved, row.epoch
 
     def _capture(self) -> Any:
         self.before_save()
@@ -198,12 +204,16 @@ class Training:
         }
         return capture(self.learner, facts)
 
-    def _finish(self, saved: int) -> None:
-        """Bring the last finished epoch to disk, wherever it stands; ``saved`` is the same on every rank."""
-        if saved < self.statistics.epoch:
+    def _finish(self) -> None:
+        """Bring the last finished epoch to disk, wherever it stands."""
+        if self.saved < self.statistics.epoch:
             self._save()
-        self.checkpoints.finish()
+        self._wait_for_disk()
         self._write_statistics()
+
+    def _wait_for_disk(self) -> None:
+        self.checkpoints.finish()
+        self.on_disk = self.saved
 
     def _write_statistics(self) -> None:
         with self.context.together("writing train_stats.csv"):
@@ -214,10 +224,10 @@ class Training:
         """Return the most that an epoch and its checkpoint took so far, seconds; 0 before the first."""
         return max((row.epoch_duration + row.checkpoint_stall for row in self.statistics.rows), default=0.0)
 
-    def _stopped(self, reason: str, saved: int) -> str:
-        lost = self.statistics.epoch - saved
+    def _stopped(self, reason: str) -> str:
+        lost = self.statistics.epoch - self.saved
         redo = f"; {lost} finished epochs are lost, since checkpoint_interval is not 1" if lost else ""
-        return f"stopped: {reason}, after epoch {saved}{redo}; run the same command again to continue"
+        return f"stopped: {reason}, after epoch {self.saved}{redo}; run the same command again to continue"
 
     def _tell(self, row: Row) -> None:
         if self.context.rank == 0:

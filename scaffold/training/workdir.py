@@ -323,6 +323,12 @@ class Attempts:
             reached = min(reached, attempt.first_epoch - 1)
         self.write()
 
+    def reached(self, epoch: int) -> None:
+        """Note the last epoch that the present attempt brought to disk; it may be an earlier attempt's."""
+        first = self.current.first_epoch
+        if first is not None and epoch >= first:
+            self.current.last_epoch = epoch
+
     def end(self, reason: str, exit_code: int) -> None:
         """Close the present attempt."""
         self.current.end = provenance.now()
@@ -334,6 +340,11 @@ class Attempts:
         """Let earlier attempts without progress no longer count."""
         for attempt in self.all:
             attempt.forgiven = True
+        self.write()
+
+    def forget_earlier(self) -> None:
+        """Keep the present attempt alone: the earlier ones belong to another training."""
+        self.all = [self.current]
         self.write()
 
     def without_progress(self) -> int:

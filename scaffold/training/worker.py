@@ -21,16 +21,16 @@ import numpy as np
 import torch
 
 from scaffold import atomic
-from scaffold.config import Job, config_id, resolved, resume_identity, training_identity
+from scaffold.config import Job, RunConfig, config_id, resolved, resume_identity, training_identity
 from scaffold.config.identity import dataset_settings
 from scaffold.dataset.reader import Samples
 from scaffold.errors import ExitCode, IncurableError, ScaffoldError, StoppedError, UserError
-from scaffold.model.unet import UNet
+from scaffold.model.unet import build as build_network
 from scaffold.parallel.alarm import Alarm, Failure
-from scaffold.parallel.control import StopRequests
-from scaffold.parallel.launch import Context
+from scaffold.parallel.control import StopRequests, start_loader_server
+from scaffold.parallel.launch import Context, is_lost_rank, lost_rank
 from scaffold.parallel.team import RankError
-from scaffold.training import checkpoint, class_weights, predictions, result
+from scaffold.training import class_weights, predictions, result, tensorfile
 from scaffold.training.checkpoint import Checkpoints
 from scaffold.training.loop import Training
 from scaffold.training.optimizer import build_optimizer, build_scheduler
@@ -91,16 +91,16 @@ def run(context: Context, job: Job, meta: Path, output: Path, deadline: float | 
             _train_and_publish(context, job, data, output, record.work, stops)
     except BaseException as raised:
         error = _worded(raised)
-        if context.size > 1 and not isinstance(error, _AGREED):
-            traceback.print_exc()
-            failure = alarm.raise_alarm(Failure.of(context, error))
-        else:
+        failure = Failure.of(context, error)
+        if failure.exit_code == ExitCode.INTERNAL and not (isinstance(error, RankError) and context.rank):
+            traceback.print_exception(raised)
+        is_agreed = isinstance(error, _AGREED)
+        if is_agreed:
             alarm.off()
-            failure = Failure(context.rank, int(_code(error)), str(error))
-            if failure.exit_code == ExitCode.INTERNAL:
-                traceback.print_exception(raised)
-        record.failed(failure)
-        if context.rank in (0, failure.rank):
+            record.failed(failure)
+        else:
+            failure = alarm.raise_alarm(failure)
+        if context.rank == 0 or not is_agreed:
             print(f"scaffold train: {failure.message}", file=sys.stderr, flush=True)
         return ExitCode(failure.exit_code)
     alarm.off()
@@ -159,14 +159,8 @@ def open_work(context: Context, job: Job, output: Path) -> WorkDir | None:
 def build_learner(context: Context, job: Job, data: Data) -> Learner:
     """Return the untrained network and its optimizer, on the device; not yet replicated."""
     config = job.config
-    network = UNet(
-        out_channels=data.training.n_classes,
-        layers=config.unet_layers,
-        base_channels=config.unet_base_channels,
-        groups=config.group_norm_groups,
-        activation_checkpointing=config.activation_checkpointing,
-    )
-    network.to(context.device).to(memory_format=torch.channels_last_3d)  # type: ignore[call-overload]
+    network = build_network(config)
+    network.to(context.device)
     optimizer = build_optimizer(config, network.parameters())
     return Learner(
         model=network,
@@ -190,6 +184,8 @@ def _train_and_publish(
     statistics = _resume(context, job, learner, checkpoints, folder, work)
     identity = {"resume_identity": resume_identity(config), "ranks": job.ranks, "seed": job.seed}
     replicas = {"replica": context.rank, "replicas": context.size}
+    if config.dataloader_num_workers:
+        start_loader_server()
     batch, workers, device = config.local_batch_size, config.dataloader_num_workers, context.device
     order = TrainingSampler(len(data.training), **replicas, seed=job.seed)
     share = ValidationSampler(len(data.validation), **replicas)
@@ -215,11 +211,13 @@ def _train_and_publish(
             if work is not None:
                 work.attempts.current.setup = {name: round(seconds, 6) for name, seconds in setup.items()}
                 work.attempts.write()
-            reason = training.run()
+            try:
+                reason = training.run()
+            finally:
+                if work is not None:
+                    work.attempts.reached(training.on_disk)
     with context.together("publishing the result"):
         if work is not None:
-            if reason != "published":
-                work.attempts.current.last_epoch = statistics.epoch
             work.attempts.end(reason, ExitCode.DONE)
             _publish(output, job, data, training, work)
             work.lock.release()
@@ -230,6 +228,15 @@ def _resume(
 ) -> Statistics:
     """Bring the learner to where the last checkpoint left it; return the epochs so far. Collective."""
     state = checkpoints.load()
+    if state is not None and goes_beyond(state, job.config):
+        if context.rank == 0:
+            log.warning(
+                "the checkpoint of epoch %d is past the end that the study now sets: training afresh", state.epoch
+            )
+        checkpoints.remove()
+        if work is not None:
+            work.attempts.forget_earlier()
+        state = None
     with context.together("resuming"):
         if state is not None:
             _check_origin(state, job, folder)
@@ -242,6 +249,17 @@ def _resume(
             if state is not None:
                 log.info("continuing after epoch %d, validation Dice %.4f", statistics.epoch, statistics.val_dice)
     return statistics
+
+
+def goes_beyond(state: State, config: RunConfig) -> bool:
+    """Return whether a training with ``config`` would have ended before the epoch of ``state``.
+
+    That is so after ``target_dice`` or ``epochs`` was lowered: counting the later epochs would report
+    a longer time to the target than was needed.
+    """
+    earlier = Statistics(Path(), state.facts["rows"]).rows[:-1]
+    met = any(row.val_dice >= config.target_dice for row in earlier)
+    return met or (config.epochs != -1 and state.epoch > config.epochs)
 
 
 def _get_ready(training: Training, job: Job, data: Data, setup: dict[str, float]) -> None:
@@ -271,7 +289,7 @@ def _publish(output: Path, job: Job, data: Data, training: Training, work: WorkD
     weights = {name: tensor.detach().cpu().contiguous() for name, tensor in network.state_dict().items()}
     atomic.write_yaml(output / "config.yaml", resolved(job.run, job.config, job.ranks, job.seed, job.resources))
     training.statistics.write(output / STATISTICS)
-    checkpoint.save_tensors(output / "model.safetensors", weights, {"training_identity": training_identity(job.config)})
+    tensorfile.write(output / "model.safetensors", weights, {"training_identity": training_identity(job.config)})
     predictions.write(output / "predictions.npz", training.learner, data.validation)
     content = result.build(
         job,
@@ -336,14 +354,12 @@ def _worded(error: BaseException) -> BaseException:
     """Return ``error`` as the user should see it."""
     if isinstance(error, KeyboardInterrupt):
         return StoppedError("interrupted; run the same command again to continue from the last checkpoint")
+    if is_lost_rank(error):
+        return lost_rank(error)
     if isinstance(error, RuntimeError) and _FROM_LOADER in str(error):
         last = str(error).strip().splitlines()[-1]
         return DamagedSampleError(last.partition("DamagedFileError: ")[2])
     return error
-
-
-def _code(error: BaseException) -> ExitCode:
-    return error.exit_code if isinstance(error, ScaffoldError) else ExitCode.INTERNAL
 
 
 @contextmanager
