@@ -17,7 +17,7 @@ def add_verb(
     verbs: Verbs, name: str, function: Callable[[argparse.Namespace], int | None], summary: str
 ) -> argparse.ArgumentParser:
     """Add the verb ``name`` that runs ``function``; return its parser."""
-    parser: argparse.ArgumentParser = verbs.add_parser(name, help=summary, description=summary)
+    parser: argparse.ArgumentParser = verbs.add_parser(name, help=summary, description=summary, allow_abbrev=False)
     parser.set_defaults(function=function)
     return parser
 

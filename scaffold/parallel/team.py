@@ -30,6 +30,10 @@ class RankError(ScaffoldError):
         self.exit_code = cause.exit_code if isinstance(cause, ScaffoldError) else ExitCode.INTERNAL
         detail = str(cause) if isinstance(cause, ScaffoldError) else f"{type(cause).__name__}: {cause}"
         super().__init__(detail if size == 1 else f"rank {rank} of {size}, {action}: {detail}")
+        self._arguments = (rank, size, action, cause)
+
+    def __reduce__(self) -> tuple[type[RankError], tuple[int, int, str, BaseException]]:
+        return type(self), self._arguments
 
 
 class Team(ABC):
@@ -62,6 +66,9 @@ class Team(ABC):
         """
         outcomes = self.exchange(_portable(outcome))
         for rank, item in enumerate(outcomes):
+            if isinstance(item, RankError):
+                # Agreed upon in an inner block already; all ranks hold it.
+                raise item
             if isinstance(item, BaseException):
                 own = outcome if isinstance(outcome, BaseException) else None
                 raise RankError(rank, self.size, action, item) from own

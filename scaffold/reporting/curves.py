@@ -50,7 +50,7 @@ def draw_dice(stats: pd.DataFrame, result: Result, path: Path) -> None:
         axes.set_ylabel("mean foreground Dice")
         last = stats.iloc[-1]
         reached = "reached" if result.converged else "ended at"
-        seconds = stats.epoch_duration.sum()
+        seconds = result.epoch_time_s + result.checkpoint_stall_s
         outcome = f"{reached} {last.val_dice:.4f} in epoch {last.epoch:.0f}, after {seconds:.4g} s"
         axes.text(0.985, 0.05, outcome, transform=axes.transAxes, ha="right", fontweight="bold")
         _finish(axes, stats, result)

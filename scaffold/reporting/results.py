@@ -230,8 +230,10 @@ def read_stats(path: Path) -> pd.DataFrame:
     if not text.endswith("\n"):
         damaged(path, "is truncated: its last line has no end")
     try:
-        stats = pd.read_csv(io.StringIO(text), dtype=np.float64, float_precision="round_trip")
-    except ValueError as error:
+        # By way of text: pandas' own parser of numbers may miss the last bit.
+        cells = pd.read_csv(io.StringIO(text), dtype=str, keep_default_na=False)
+        stats = cells.map(lambda cell: float(cell) if cell else math.nan)
+    except (ValueError, TypeError) as error:
         damaged(path, f"is not a table of numbers: {error}", error)
     missing = [name for name in (*LLNL_COLUMNS, *OUR_COLUMNS) if name not in stats.columns]
     if missing:

@@ -67,7 +67,7 @@ def read_summary(path: Path) -> pd.DataFrame:
         DamagedFileError: it is not a summary.
     """
     try:
-        table = pd.read_csv(path, float_precision="round_trip")
+        table = pd.read_csv(path)
     except FileNotFoundError as error:
         raise UserError(f"{path} does not exist; make it with: snakemake --profile profiles/local {path}") from error
     except (OSError, ValueError) as error:

@@ -162,3 +162,19 @@ def training(tmp_path: Path) -> Callable[..., Training]:
         return make_training(tmp_path / "runs" / run / f"ranks{ranks}" / f"seed{seed}", **arguments)
 
     return make
+
+
+@pytest.fixture
+def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Collect the figures that a test draws, laid out, while they are saved as usual."""
+    from scaffold.reporting import style
+
+    figures: list[Any] = []
+    save = style.save
+
+    def keep(drawing: Any, path: Path) -> None:
+        save(drawing, path)
+        figures.append(drawing)
+
+    monkeypatch.setattr(style, "save", keep)
+    return figures
