@@ -86,16 +86,13 @@ def seal_finished(study: Study, results: Path) -> None:
             logging.getLogger("scaffold").warning("cannot seal %s: %s", folder, error)
 
 
-def source_digest(package: str) -> str:
-    """Return a digest of the source files of a sub-package of ``scaffold``.
-
-    For cheap post-processing whose rerun costs seconds; stages that cost hours have a version that
-    is raised by hand (:func:`scaffold.config.stage_version`).
-    """
+def source_digest(*sources: Path) -> str:
+    """Return a digest of Python source files, and of all those below folders."""
     hashed = hashlib.sha256()
-    folder = Path(__file__).parent / package
-    for path in sorted(folder.rglob("*.py")):
-        hashed.update(path.relative_to(folder).as_posix().encode() + b"\0" + path.read_bytes())
+    for source in sources:
+        for path in [source] if source.is_file() else sorted(source.rglob("*.py")):
+            content = path.read_bytes()
+            hashed.update(f"{path.relative_to(source.parent).as_posix()} {len(content)}\n".encode() + content)
     return hashed.hexdigest()[:12]
 
 

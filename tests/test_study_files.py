@@ -81,14 +81,17 @@ def test_environment_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
     assert os.environ["PATH"].endswith(":/usr/bin:/bin")
 
 
-def test_source_digest_sees_every_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_source_digest_sees_every_file(tmp_path: Path) -> None:
     """An edit of the plotting code that does not redo the figures leaves figures that nobody can explain."""
-    monkeypatch.setattr(study_files, "__file__", str(tmp_path / "study_files.py"))
-    package = tmp_path / "reporting" / "deep"
-    package.mkdir(parents=True)
-    digests = [study_files.source_digest("reporting")]
-    for path, text in [("a.py", "1"), ("a.py", "2"), ("deep/b.py", "2"), ("notes.txt", "")]:
-        (tmp_path / "reporting" / path).write_text(text)
-        digests.append(study_files.source_digest("reporting"))
-    assert len(set(digests[:4])) == 4
-    assert digests[4] == digests[3]
+    package, script = tmp_path / "reporting", tmp_path / "plot.py"
+    (package / "deep").mkdir(parents=True)
+    script.touch()
+    digests = [study_files.source_digest(package, script)]
+    for path, text in [
+        (package / "a.py", "1"), (package / "a.py", "2"), (package / "deep/b.py", "2"), (script, "2"),
+        (package / "notes.txt", ""),
+    ]:  # fmt: skip
+        path.write_text(text)
+        digests.append(study_files.source_digest(package, script))
+    assert len(set(digests[:5])) == 5
+    assert digests[5] == digests[4]

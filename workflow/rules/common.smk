@@ -5,12 +5,14 @@ from pathlib import Path
 from snakemake.exceptions import WorkflowError
 from snakemake_interface_executor_plugins.settings import ExecMode
 
+import scaffold
 from scaffold import study_files
 from scaffold.config import Job, Study, dataset_name, library_name
 from scaffold.config import stage_version, training_identity
 from scaffold.errors import ScaffoldError
 from scaffold.results_lock import ResultsLock
 
+PACKAGE = Path(scaffold.__file__).parent
 RESULTS = Path("results")
 RESULTS_LOCK = ResultsLock(RESULTS)
 
@@ -188,4 +190,16 @@ def results_of_fom(wildcards) -> list[str]:
         run=wildcards.run,
         ranks=wildcards.ranks,
         seed=STUDY.runs[wildcards.run].seeds,
+    )
+
+
+def code_of_report(*scripts: str) -> str:
+    """Return a digest of the code behind a step of the report.
+
+    Such a step costs seconds, so any edit redoes it. Stages that cost hours
+    have a version instead, which is raised by hand when their result changes.
+    """
+    folder = Path(workflow.basedir) / "workflow" / "scripts"
+    return study_files.source_digest(
+        PACKAGE / "reporting", *(folder / script for script in scripts)
     )

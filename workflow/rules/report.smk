@@ -1,11 +1,6 @@
 report: "../report/study.rst"
 
 
-# The steps of this file cost seconds, so any change of the code behind them
-# redoes them.
-REPORTING = study_files.source_digest("reporting")
-
-
 rule plot_run:
     input:
         stats="results/runs/{run}/ranks{ranks}/seed{seed}/train_stats.csv",
@@ -46,7 +41,7 @@ rule plot_run:
         mem_mb=1000,
         runtime=10,
     params:
-        code=REPORTING,
+        code=code_of_report("plot_run.py"),
     script:
         "../scripts/plot_run.py"
 
@@ -68,7 +63,7 @@ rule plot_categories:
         mem_mb=2000,
         runtime=10,
     params:
-        code=REPORTING,
+        code=code_of_report("plot_categories.py"),
     script:
         "../scripts/plot_categories.py"
 
@@ -90,7 +85,7 @@ rule fom:
         runtime=10,
     params:
         folders=lambda wildcards, input: [os.path.dirname(file) for file in input],
-        code=REPORTING,
+        code=code_of_report(),
     shell:
         "exec python -m scaffold.attempt --log {log} --"
         " python -m scaffold fom --results {params.folders} --output {output}"
@@ -112,7 +107,7 @@ rule plot_scaling:
         mem_mb=1000,
         runtime=10,
     params:
-        code=REPORTING,
+        code=code_of_report("plot_scaling.py"),
     script:
         "../scripts/plot_scaling.py"
 
@@ -133,6 +128,6 @@ rule summary:
         mem_mb=1000,
         runtime=10,
     params:
-        code=REPORTING,
+        code=code_of_report("summary.py"),
     script:
         "../scripts/summary.py"
