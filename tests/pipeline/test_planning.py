@@ -5,7 +5,8 @@ import shutil
 import pytest
 from pipeline_workspace import ROOT, STUDY, Workspace
 
-from scaffold.config import Study
+from scaffold.config import Study, dataset_name
+from scaffold.study_files import write_resolved
 
 pytestmark = pytest.mark.pipeline
 
@@ -91,3 +92,14 @@ def test_launcher_is_the_profiles(fresh: Workspace) -> None:
     assert "-- aprun -n 4 python -m mpi4py -m scaffold render" in output
     assert "parts/0000 --ranks 4" in output
     assert "mpiexec" not in output
+
+
+def test_submitted_job_reads_the_resolved_study(fresh: Workspace) -> None:
+    """Snakemake hands a submitted job the config files without --replace-workflow-config."""
+    study = Study.load(fresh.folder / "config/config.yaml", ["seed=77"])
+    write_resolved(study, fresh.results)
+    submitted = ["--mode", "remote", "--no-hooks", "--cores", "1", "--dry-run", "--printshellcmds"]
+    done = fresh.snakemake(*submitted, "--configfiles", str(ROOT / "config" / "scale7.yaml"), profile=None)
+    assert done.returncode == 0, done.stdout
+    assert f"--dataset {dataset_name(study.runs['small'].config)} " in done.stdout
+    assert "scale7" not in done.stdout.partition("Job stats")[2]
