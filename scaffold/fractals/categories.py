@@ -121,11 +121,11 @@ def _from_csv(content: bytes, path: Path) -> NDArray[np.float64]:
     rows = np.empty((len(lines) - 1, PARAMETERS))
     for index, line in enumerate(lines[1:]):
         category, t = divmod(index, MAPS)
-        fields = line.split(",")
         try:
-            labels = int(fields[0]), int(fields[2])
-            rows[index] = [float(field) for field in fields[3:]]
-        except (ValueError, IndexError):
+            first, _, third, *numbers = line.split(",")
+            labels = int(first), int(third)
+            rows[index] = np.reshape([float(number) for number in numbers], PARAMETERS)
+        except ValueError:
             raise DamagedFileError(path, f"line {index + 2} is not a row of {len(HEADER)} numbers", REMEDY) from None
         if labels != (category, t):
             problem = f"line {index + 2} is map {labels[1]} of category {labels[0]} instead of {t} of {category}"

@@ -144,7 +144,7 @@ def judge(params: NDArray[np.float64], n: int, key: int, normalize: float, thres
     other exit is taken. To judge by a prefix of the cloud is a guess, since the points still to come may
     all lie at the ends of the range, which puts the variance above the threshold. Only when less than the
     share threshold / normalize^2 of the points (15 % by default) is left can they not, so an exact exit
-    would save a tenth of the time at best.
+    could save no more than that share of the time.
     """
     params = np.ascontiguousarray(params, np.float64)
     return Verdict(_judge(params, np.uint64(key), n, normalize, threshold, np.empty((4, 3))))
@@ -187,8 +187,8 @@ def _word(stream: np.uint64, index: np.uint64) -> np.uint64:
 
 
 @kernel
-def _first_above(probability: float) -> np.uint64:
-    """Return the least m for which m / 2^53 < ``probability`` is false."""
+def _map_bound(probability: float) -> np.uint64:
+    """Return how many of the 2^53 values of word >> 11, the lowest, choose map 0."""
     return np.uint64(np.ceil(probability * 2.0**53))
 
 
@@ -214,7 +214,7 @@ def _walk(
     position: NDArray[np.float64],
     out: NDArray[np.floating],
 ) -> bool:
-    bound = _first_above(params[0, 12])
+    bound = _map_bound(params[0, 12])
     counter = stream + np.uint64(first) * _GAMMA
     x, y, z = position[0], position[1], position[2]
     bounded = True
@@ -245,7 +245,7 @@ def _merge(
 
 @kernel
 def _moments(params: NDArray[np.float64], stream: np.uint64, n: int, summary: NDArray[np.float64]) -> bool:
-    bound = _first_above(params[0, 12])
+    bound = _map_bound(params[0, 12])
     counter = stream
     x, y, z = 0.0, 0.0, 0.0
     low_x, low_y, low_z = np.inf, np.inf, np.inf
