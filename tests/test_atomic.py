@@ -10,6 +10,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -254,11 +255,8 @@ def test_threads_do_not_share_a_temporary_file(target):
             entered.wait()
             file.write(content)
 
-    threads = [threading.Thread(target=work, args=(content,)) for content in contents]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(len(contents)) as pool:
+        list(pool.map(work, contents))
     assert target.read_bytes() in contents
     assert alone(target)
 

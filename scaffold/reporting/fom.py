@@ -65,7 +65,7 @@ class SeedFigures(BaseModel):
     samples_per_s: float
     steps_per_s: float
     minibatch_time_s: float | None
-    warmup_s: float
+    warmup_s: float | None
     lost_s: float
     attempts: int
     ended: list[str]

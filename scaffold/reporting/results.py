@@ -89,6 +89,7 @@ class Result(_Record):
         checkpoint_stall_s: how long checkpoints held the training loop up.
         time_to_target_s: the sum of the two; None unless converged.
         minibatch_time_s: median step time, slowest rank; None where it was not measured.
+        warmup_s: of the last attempt that trained; None if it published only.
         lost_s: wall time of work that a kill undid and a later attempt did again.
     """
 
@@ -110,7 +111,7 @@ class Result(_Record):
     minibatch_time_s: _Seconds | None
     total_optimizer_steps: int
     lost_s: _Seconds
-    warmup_s: _Seconds
+    warmup_s: _Seconds | None
     attempts: Annotated[list[Attempt], Field(min_length=1)]
     parameters: int
     world: World
