@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from fractal_reference import small_config
 
+from scaffold.config import RunConfig
 from scaffold.errors import UserError
 from scaffold.fractals import search
 from scaffold.fractals.categories import write_library
@@ -93,11 +94,18 @@ def test_an_impossible_threshold_is_refused_at_once() -> None:
         find_categories(small_config(variance_threshold=0.249, normalize=0.5), patience=10)
 
 
-def test_the_default_library_has_not_changed() -> None:
+@pytest.mark.parametrize(
+    ("config", "candidates", "digest"),
+    [
+        (small_config(), [15, 22, 63], "4d895fcae77ed053"),
+        (RunConfig(), [15, 22, 63, 79, 85], "5a9ac9494bfb478a"),
+    ],
+)
+def test_libraries_have_not_changed(config: RunConfig, candidates: list[int], digest: str) -> None:
     """If this fails, every published library has changed: raise the code version of the stage ``search``."""
-    library = find_categories(small_config())
-    assert library.candidates == [15, 22, 63]
-    assert hashlib.sha256(library.params.tobytes()).hexdigest()[:16] == "4d895fcae77ed053"
+    library = find_categories(config)
+    assert library.candidates == candidates
+    assert hashlib.sha256(library.params.tobytes()).hexdigest()[:16] == digest
 
 
 @pytest.mark.multirank
