@@ -26,6 +26,11 @@ FORMAT_VERSION: Literal[1001] = 1001
 PART_FORMAT: Literal["scaffold-part"] = "scaffold-part"
 PART_FORMAT_VERSION: Literal[1] = 1
 
+_LLNL = (
+    "is not read: import its categories (scaffold import-library) or its configuration (scaffold import-config)"
+    " and generate the data here"
+)
+
 _Loader = cast(type[yaml.SafeLoader], getattr(yaml, "CSafeLoader", yaml.SafeLoader))
 
 
@@ -203,12 +208,6 @@ def load_part(parts: Path, part: int) -> PartIndex:
         raise _damaged(path, f"cannot be read ({error.strerror})") from error
     except ValidationError as error:
         raise _damaged(path, _first(error)) from error
-
-
-_LLNL = (
-    "is not read: import its categories (scaffold import-library) or its configuration (scaffold import-config)"
-    " and generate the data here"
-)
 
 
 def _not_a_data_set(path: Path) -> str:

@@ -112,13 +112,13 @@ class Samples(Dataset[Item]):
         try:
             descriptor = os.open(file.path, os.O_RDONLY)
             try:
-                complete = _read_block(descriptor, file, row, self._bounds, out)
+                _read_block(descriptor, file, row, self._bounds, out)
             finally:
                 os.close(descriptor)
         except OSError as error:
             raise _damaged(file, f"cannot be read ({error.strerror})") from error
-        if not complete:
-            raise _damaged(file, "is truncated: it ends within a sample")
+        except EOFError as error:
+            raise _damaged(file, "is truncated: it ends within a sample") from error
         return out
 
 
@@ -136,36 +136,38 @@ def paint(mask: torch.Tensor, palette: torch.Tensor) -> torch.Tensor:
     return torch.nn.functional.embedding(mask.to(torch.int32), palette).permute(0, 4, 1, 2, 3)
 
 
-def _read_block(descriptor: int, file: ArrayFile, row: int, bounds: _Bounds, out: NDArray[np.generic]) -> bool:
-    """Fill ``out``, (channels, d, h, w), with the block ``bounds`` of one sample; False when the file ends before.
+def _read_block(descriptor: int, file: ArrayFile, row: int, bounds: _Bounds, out: NDArray[np.generic]) -> None:
+    """Fill ``out``, (channels, d, h, w), with the block ``bounds`` of one sample.
 
     The fewest reads of which each is one contiguous range: one for a whole sample, one a channel where
     whole planes are wanted, else one a channel and plane, of whole rows.
+
+    Raises:
+        EOFError: the file ends before.
     """
     edge = file.shape[-1]
     (top, _), height, width = bounds
 
-    def read(buffer: NDArray[np.generic], *index: int) -> bool:
-        return read_into(descriptor, buffer, file.offset(*index)) == buffer.nbytes
+    def read(buffer: NDArray[np.generic], *index: int) -> None:
+        if read_into(descriptor, buffer, file.offset(*index)) != buffer.nbytes:
+            raise EOFError
 
     if bounds == ((0, edge),) * 3:
-        return read(out, row)
+        read(out, row)
+        return
     rows = np.empty((height[1] - height[0], edge), dtype=out.dtype)
     for channel, volume in enumerate(out):
-        index = (row, channel) if len(file.shape) == 5 else (row,)
+        # A mask file has no axis for channels.
+        index = (row, channel)[: len(file.shape) - 3]
         if height == width == (0, edge):
-            if not read(volume, *index, top):
-                return False
+            read(volume, *index, top)
             continue
         for depth, plane in enumerate(volume, start=top):
             if width == (0, edge):
-                if not read(plane, *index, depth, height[0]):
-                    return False
-                continue
-            if not read(rows, *index, depth, height[0]):
-                return False
-            plane[...] = rows[:, slice(*width)]
-    return True
+                read(plane, *index, depth, height[0])
+            else:
+                read(rows, *index, depth, height[0])
+                plane[...] = rows[:, slice(*width)]
 
 
 def _bounds(block: Block | tuple[slice, ...], edge: int) -> _Bounds:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -144,9 +145,8 @@ def _read(file: ArrayFile, shape: tuple[int, ...], *index: int) -> NDArray[np.un
     content = np.empty(shape, dtype=file.dtype)
     descriptor = os.open(file.path, os.O_RDONLY)
     try:
-        # A file that has shrunk since its size was looked at leaves zeros, which differ.
-        content[...] = 0
-        read_into(descriptor, content, file.offset(*index))
+        if read_into(descriptor, content, file.offset(*index)) != content.nbytes:
+            raise OSError(errno.ENODATA, "it has become shorter while it was read")
     finally:
         os.close(descriptor)
     return content

@@ -7,6 +7,7 @@ import os
 import pytest
 from small_datasets import flip
 
+from scaffold.dataset.arrays import ArrayFile
 from scaffold.dataset.verify import verify
 from scaffold.errors import DamagedFileError, UserError
 
@@ -71,6 +72,27 @@ def test_swapped_parts_are_not_each_other(dense, copied):
     (directory / "parts" / "0001" / "part.json").write_text(text.replace('"id": 64', '"id": 0'))
     (finding,) = verify(directory)
     assert "another data set" in finding.problem
+
+
+def test_index_that_disagrees_with_meta(made, copied):
+    """Broken when part.json may claim other digests than the data set was published with."""
+    directory = copied(made)
+    index = directory / "parts" / "0001" / "part.json"
+    digest = made.meta.sample_digests[70]
+    index.write_text(index.read_text().replace(digest, "0" * 64))
+    (finding,) = verify(directory)
+    assert (finding.path, finding.sample) == (index, 70)
+
+
+@pytest.mark.parametrize("name", ["masks.npy", "images.npy"])
+def test_file_that_shrinks_meanwhile(dense, copied, monkeypatch, name):
+    """Broken when bytes that were not read pass for zeros, which most of a sample is."""
+    path = copied(dense) / "parts" / "0001" / name
+    os.truncate(path, path.stat().st_size - 4)
+    monkeypatch.setattr(ArrayFile, "size_problem", lambda file: None)
+    (finding,) = verify(path.parents[2])
+    assert (finding.path, finding.sample) == (path, 79)
+    assert "shorter" in finding.problem
 
 
 def test_damaged_meta_stops(made, copied):
