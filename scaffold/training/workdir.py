@@ -231,8 +231,8 @@ class Lock:
                     self.lost = True
                     return
                 os.utime(self.path)
-            except OSError as error:
-                log.warning("could not renew %s: %s", self.path, error.strerror)
+            except (OSError, DamagedFileError) as error:
+                log.warning("could not renew %s: %s", self.path, error)
 
     def _is_ours(self) -> bool:
         held = self._held_by()
@@ -300,14 +300,14 @@ class Attempts:
         """The attempt that is going on."""
         return self.all[-1]
 
-    def begin(self, last_heartbeat: float | None = None) -> None:
+    def begin(self, last_sign_of_life: float) -> None:
         """Add a new attempt, and close the one before if it was killed.
 
         Args:
-            last_heartbeat: the killed attempt's last sign of life, POSIX time.
+            last_sign_of_life: of a killed attempt, POSIX time.
         """
         if self.all and self.current.end is None:
-            self._close_killed(self.current, last_heartbeat)
+            self._close_killed(self.current, last_sign_of_life)
         self.all.append(Attempt(provenance.now(), socket.gethostname(), environment.job_id()))
         self.write()
 
@@ -387,10 +387,10 @@ class Attempts:
         """Write the record."""
         atomic.write_json(self._path, self.to_json())
 
-    def _close_killed(self, attempt: Attempt, last_heartbeat: float | None) -> None:
+    def _close_killed(self, attempt: Attempt, last_sign_of_life: float) -> None:
         attempt.reason = "killed"
         started = datetime.fromisoformat(attempt.start)
-        ended = max(last_heartbeat or 0.0, started.timestamp())
+        ended = max(last_sign_of_life, started.timestamp())
         attempt.end = datetime.fromtimestamp(ended, started.tzinfo).isoformat(timespec="seconds")
         attempt.wall_s = round(ended - started.timestamp(), 3)
 
@@ -417,7 +417,7 @@ class WorkDir:
             self._break_seal(training_identity)
             self._refuse_failed()
             self.attempts = Attempts(path)
-            self.attempts.begin(self.lock.last_heartbeat)
+            self.attempts.begin(self._last_sign_of_life())
         except BaseException:
             self.lock.release()
             raise
@@ -462,6 +462,11 @@ class WorkDir:
                 self.attempts.end(reason, exit_code)
         finally:
             self.lock.release()
+
+    def _last_sign_of_life(self) -> float:
+        """Return when the attempt before last wrote anything here, POSIX time of the file system."""
+        written = [path.stat().st_mtime for path in self.path.rglob("*.*") if path.name != LOCK]
+        return max([self.lock.last_heartbeat or 0.0, *written])
 
     def _break_seal(self, training_identity: str) -> None:
         seal_path = self.path / SEALED
@@ -525,4 +530,5 @@ def _process_namespace() -> str:
 
 def _is_innocent(attempt: Attempt) -> bool:
     """Return whether the attempt's end says nothing about the training: finished, refused, or a person's Ctrl-C."""
-    return attempt.exit_code in (ExitCode.DONE, ExitCode.USER_ERROR) or attempt.reason == "stopped: SIGINT"
+    by_hand = (attempt.reason or "").startswith(("stopped: SIGINT", "interrupted"))
+    return by_hand or attempt.exit_code in (ExitCode.DONE, ExitCode.USER_ERROR)

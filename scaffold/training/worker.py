@@ -242,8 +242,8 @@ def _resume(
             _check_origin(state, job, folder)
             restore(learner, state)
         statistics = Statistics(folder / STATISTICS, [] if state is None else state.facts["rows"])
-        statistics.recover_stall()
         if work is not None:
+            statistics.recover_stall()
             work.attempts.resume_from(statistics.epoch)
             work.check_progress()
             if state is not None:
