@@ -52,7 +52,7 @@ def test_one_class_is_refused():
 
 
 def test_sums_of_blocks_add_up():
-    """Shards merge counts; the mean of two blocks' Dice is not the volume's."""
+    """Hazard 8: shards merge counts; the mean of two blocks' Dice is not the volume's."""
     predicted = labels_of([0, 1, 0, 0, 1, 1, 2, 0], [0, 2, 0, 0, 1, 0, 1, 1])
     logits = logits_of(predicted)
     parts = [hard_dice_sums(a, b) for a, b in zip(logits.split(1, 2), TRUTH.split(1, 1), strict=True)]

@@ -28,7 +28,7 @@ def soft_dice(logits, labels):
 
 
 def test_is_weighted_cross_entropy_plus_one_minus_dice():
-    """Another loss is another benchmark. Control: Dice with the background, or its sum, differs."""
+    """Another loss is another benchmark."""
     logits, labels = case()
     result = objective(logits, labels, WEIGHTS)
     expected = F.cross_entropy(logits, labels, WEIGHTS)

@@ -5,10 +5,10 @@ import random
 import numpy as np
 import pytest
 import torch
-from tiny_learner import ThreadTeam, TinySamples, batch_of, tiny_learner, training_batches, validation_batches
+from tiny_learner import ThreadTeam, batch_of, tiny_learner, training_batches, validation_batches
 
 from scaffold.parallel.team import Solo
-from scaffold.training import warmup
+from scaffold.training import step, warmup
 from scaffold.training.step import train_step
 from scaffold.training.warmup import warm_up
 
@@ -60,21 +60,37 @@ def test_state_afterwards_is_the_state_before(resumed, monkeypatch):
 def test_training_after_a_warm_up_is_training_without_one():
     """Hazard 17: the end-to-end form; also for what no state dict lists."""
     results = []
-    for steps in (0, 3):
+    for batches in (0, 3):
         learner = tiny_learner()
-        warm_up(learner, training_batches(4, 2), validation_batches(2, 2), steps, Solo())
+        warm_up(learner, training_batches(4, 2), validation_batches(2, 2), batches, Solo())
         results.append([train_step(learner, batch_of(0, 1)).loss.item() for _ in range(3)])
     assert results[0] == results[1]
 
 
 def test_state_is_restored_when_the_warm_up_fails(monkeypatch):
-    """An error that is handled above must not leave a half-trained network."""
+    """An error that is handled above must leave neither a half-trained network nor half a step's gradients."""
     learner = tiny_learner()
     before = state_of(learner)
-    monkeypatch.setattr(warmup, "evaluate", lambda *_, **__: 1 / 0)
-    with pytest.raises(ZeroDivisionError):
+    plain, calls = step.clip_gradients, []
+
+    def fails_in_the_second_step(parameters):
+        calls.append(plain(parameters))
+        assert len(calls) < 2
+
+    monkeypatch.setattr(step, "clip_gradients", fails_in_the_second_step)
+    with pytest.raises(AssertionError):
         warm_up(learner, training_batches(4, 2), validation_batches(2, 2), 2, Solo())
     assert state_of(learner) == before
+    assert all(parameter.grad is None for parameter in learner.model.parameters())
+
+
+def test_steps_are_those_of_training_and_validation():
+    """Another mode than the timed one's would warm up other kernels."""
+    learner, modes = tiny_learner(), []
+    learner.model.eval()
+    learner.model.register_forward_hook(lambda module, _, y: modes.append((module.training, y.requires_grad)))
+    warm_up(learner, training_batches(4, 2), validation_batches(2, 2), 2, Solo())
+    assert modes == [(True, True), (True, True), (False, False)]
 
 
 def test_snapshot_shares_no_memory():
@@ -145,4 +161,3 @@ def test_samplers_start_from_the_same_epoch():
     training.sampler.set_epoch(9)
     warm_up(tiny_learner(), training, validation_batches(2, 2), 1, Solo())
     assert training.sampler.epoch == 0
-    assert len(TinySamples(4)) == len(training.sampler)
