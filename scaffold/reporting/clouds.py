@@ -89,7 +89,7 @@ def read_cloud(path: Path) -> NDArray[np.float32]:
 def _cloud(axes: Any, points: NDArray[np.float32], maps: NDArray[np.intp]) -> None:
     colours = np.array(style.CYCLE)[[0, 3]][maps]
     # Without a cast of shadow, order is what shows depth: matplotlib sorts by depth when it fades.
-    axes.scatter(*points.T, c=colours, s=1200 / len(points) + 0.7, alpha=0.7, linewidths=0, depthshade=True)
+    axes.scatter(*points.T, c=colours, s=min(1200 / len(points) + 0.7, 25), alpha=0.7, linewidths=0, depthshade=True)
     low, high = points.min(axis=0), points.max(axis=0)
     centre, half = (low + high) / 2, max(float((high - low).max()) / 2, 1e-6)
     for set_limits, middle in zip((axes.set_xlim, axes.set_ylim, axes.set_zlim), centre, strict=True):

@@ -51,9 +51,7 @@ def draw_dice(stats: pd.DataFrame, result: Result, path: Path) -> None:
         last = stats.iloc[-1]
         reached = "reached" if result.converged else "ended at"
         seconds = result.epoch_time_s + result.checkpoint_stall_s
-        outcome = f"{reached} {last.val_dice:.4f} in epoch {last.epoch:.0f}, after {seconds:.4g} s"
-        axes.text(0.985, 0.05, outcome, transform=axes.transAxes, ha="right", fontweight="bold")
-        _finish(axes, stats, result)
+        _finish(axes, stats, result, f"{reached} {last.val_dice:.4f}\nin epoch {last.epoch:.0f}, {seconds:.4g} s")
 
 
 def draw_time(stats: pd.DataFrame, result: Result, path: Path) -> None:
@@ -108,7 +106,7 @@ def _line(axes: Axes, stats: pd.DataFrame, column: str, label: str, colour: str)
     axes.plot(stats.epoch, stats[column], color=colour, label=label, marker=marker)
 
 
-def _finish(axes: Axes, stats: pd.DataFrame, result: Result) -> None:
+def _finish(axes: Axes, stats: pd.DataFrame, result: Result, outcome: str | None = None) -> None:
     """Mark where attempts resumed, and set what all three figures share."""
     for i, epoch in enumerate(result.resumed_at):
         axes.axvline(
@@ -117,7 +115,10 @@ def _finish(axes: Axes, stats: pd.DataFrame, result: Result) -> None:
     axes.set_xlabel("epoch")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     axes.set_xlim(0.5, len(stats) + 0.5)
-    axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), borderaxespad=0.4)
+    axes.legend(
+        loc="upper left", bbox_to_anchor=(1.0, 1.0), borderaxespad=0.4,
+        title=outcome, title_fontproperties={"weight": "bold", "size": 9}, alignment="left",
+    )  # fmt: skip
 
 
 def _decades(stats: pd.DataFrame) -> float:

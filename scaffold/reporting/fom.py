@@ -82,6 +82,7 @@ class FigureOfMerit(BaseModel):
         warnings: what a reader of the figure should know.
         must_match: the keys, with values, that must be equal for two figures to be compared.
         free: the other keys.
+        world: what the first seed ran on; a seed that ran elsewhere is a warning.
         provenance: of this file; ``commits`` lists those of the trainings.
     """
 
@@ -179,7 +180,7 @@ def figure_of_merit(found: Sequence[tuple[Path, Result]]) -> FigureOfMerit:
 
 def headline(figure: FigureOfMerit) -> str:
     """Return the figure of merit in one sentence."""
-    where = f"{figure.run} on {figure.ranks} rank{'s' if figure.ranks != 1 else ''} ({figure.world.device})"
+    where = f"{figure.run} on {ranks_text(figure.ranks)} ({figure.world.device})"
     if figure.time_to_target_s is None or figure.llnl_fom is None:
         return f"{where}: no figure of merit, because {figure.missing}"
     time = figure.time_to_target_s
@@ -189,6 +190,11 @@ def headline(figure: FigureOfMerit) -> str:
         f"{where}: validation Dice {figure.must_match['target_dice']:g} in {time.median:.4g} s ({seeds});"
         f" LLNL's figure of merit {figure.llnl_fom.median:.4g} / s"
     )
+
+
+def ranks_text(ranks: int) -> str:
+    """Return ``1 rank`` or ``N ranks``."""
+    return f"{ranks} rank{'s' if ranks != 1 else ''}"
 
 
 def differing(a: dict[str, Any], b: dict[str, Any]) -> list[str]:
@@ -204,7 +210,7 @@ def _refuse_mixture(found: Sequence[tuple[Path, Result]]) -> None:
         both = f"{reference} and {directory} are not seeds of one run"
         if (result.run, result.ranks) != (first.run, first.ranks):
             raise UserError(
-                f"{both}: {first.run} on {first.ranks} ranks and {result.run} on {result.ranks} ranks;"
+                f"{both}: they are of {first.run}/ranks{first.ranks} and {result.run}/ranks{result.ranks};"
                 " name the seed folders of one results/runs/RUN/ranksN"
             )
         names = differing(first.must_match, result.must_match)

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from scaffold.config import RunConfig
-from scaffold.errors import DamagedFileError
+from scaffold.errors import DamagedFileError, UserError
 
 LLNL_COLUMNS = (
     "epoch", "epoch_loss", "overall_loss", "val_loss_epoch", "val_loss_avg", "train_dice", "val_dice",
@@ -102,9 +102,9 @@ class Result(_Record):
     training_identity: str
     dataset: DatasetStamp
     converged: bool
-    epochs: Annotated[int, Field(ge=1)]
+    epochs: Annotated[int, Field(ge=0)]
     val_dice: float
-    val_loss_avg: float
+    val_loss_avg: float | None
     epoch_time_s: _Seconds
     checkpoint_stall_s: _Seconds
     time_to_target_s: _Seconds | None
@@ -194,6 +194,7 @@ def read_result(directory: Path) -> Result:
     """Read ``result.json`` of the training in ``directory`` and hold it against ``train_stats.csv``.
 
     Raises:
+        UserError: the settings let no epoch be trained.
         DamagedFileError: a file is missing or damaged, or the two are not of the same training.
     """
     path = directory / "result.json"
@@ -202,6 +203,11 @@ def read_result(directory: Path) -> Result:
         known = result.settings
     except ValidationError as error:
         damaged(path, f"has settings that this version does not know ({error.errors()[0]['loc']})", error)
+    if result.epochs == 0:
+        raise UserError(
+            f"{path}: no epoch was trained (epochs is {known.epochs}, target_dice {known.target_dice:g}),"
+            " so there is nothing to report"
+        )
     if result.world.ranks != result.ranks:
         damaged(path, f"is contradictory: trained on {result.world.ranks} ranks, published as {result.ranks}")
     if result.converged != (result.val_dice >= known.target_dice):

@@ -103,10 +103,10 @@ def save(drawing: Figure, path: Path) -> None:
 def conditions(result: Result) -> str:
     """Return what a figure of one training must say of it: problem, model, ranks, device."""
     settings = result.settings
-    edge = settings.vol_size
     return (
-        f"{edge}³ voxels · {settings.n_categories} categories · U-Net of {settings.unet_layers} levels,"
-        f" {result.parameters:,} parameters · {_count(result.ranks, 'rank')} · {result.world.device}"
+        f"{settings.vol_size}³ voxels · {_count(settings.n_categories, 'category', 'categories')}"
+        f" · U-Net of {_count(settings.unet_layers, 'level')}, {result.parameters:,} parameters"
+        f" · {_count(result.ranks, 'rank')} · {result.world.device}"
     )
 
 
@@ -115,5 +115,5 @@ def name(result: Result) -> str:
     return f"{result.run}, {_count(result.ranks, 'rank')}, seed {result.seed}"
 
 
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
+def _count(number: int, noun: str, plural: str = "") -> str:
+    return f"{number} {noun if number == 1 else plural or noun + 's'}"

@@ -147,7 +147,8 @@ def test_a_reader_that_has_seen_enough_is_no_error(tmp_path, runs):
     reader, writer = os.pipe()
     os.close(reader)
     command = [sys.executable, "-m", "scaffold", "check-config", str(study)]
-    done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, timeout=60)
+    buffered = {**os.environ, "PYTHONUNBUFFERED": ""}
+    done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, timeout=60, env=buffered)
     os.close(writer)
     assert (done.returncode, done.stderr) == (0, "")
 

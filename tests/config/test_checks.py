@@ -59,7 +59,7 @@ def test_global_batch_against_both_splits(ranks, batch):
     """Hazard 61: a global batch larger than a split trains or validates on nothing."""
     (found,) = problems(ranks, local_batch_size=batch)
     assert found.key == "local_batch_size"
-    assert found.allowed == f"the global batch of 8 on {ranks} ranks exceeds the 7 validation volumes"
+    assert found.allowed == f"the global batch of 8 on {ranks} rank{'s' * (ranks > 1)} exceeds the 7 validation volumes"
     assert problems(ranks, local_batch_size=batch, val_split=34) == []
     (found,) = problems(ranks, local_batch_size=18)
     assert found.allowed.endswith("17 training volumes and the 7 validation volumes")

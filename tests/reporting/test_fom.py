@@ -70,6 +70,8 @@ def test_a_capped_run_has_no_figure_even_if_it_converged(training):
     capped.result["config"]["epochs"] = 100
     figure = join(capped.publish())
     assert figure.time_to_target_s is None
+    assert figure.seeds[0].time_to_target_s is None
+    assert figure.seeds[0].llnl_fom is None
     assert "epochs is 100" in figure.missing
 
 
@@ -96,8 +98,8 @@ def test_conditions_travel_with_the_figure(training, tmp_path):
     [
         ({"target_dice": 0.9}, "they differ in target_dice"),
         ({"local_batch_size": 1}, "they differ in local_batch_size"),
-        ({"run": "other"}, "tiny on 1 ranks and other on 1 ranks"),
-        ({"ranks": 2}, "tiny on 1 ranks and tiny on 2 ranks"),
+        ({"run": "other"}, "of tiny/ranks1 and other/ranks1"),
+        ({"ranks": 2}, "of tiny/ranks1 and tiny/ranks2"),
     ],
 )
 def test_seeds_of_different_runs_are_not_joined(training, change, told):

@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 
-from scaffold.errors import DamagedFileError
+from scaffold.errors import DamagedFileError, UserError
 from scaffold.reporting.results import read_predictions, read_result, read_stats
 
 
@@ -109,6 +109,16 @@ def test_every_truncation_of_the_last_row_is_refused(training):
             read_stats(path)
     path.write_text(whole)
     assert len(read_stats(path)) == 3
+
+
+def test_no_epoch_by_the_users_own_settings(training):
+    """`epochs: 0` is no damage, and rebuilding would give the same again."""
+    made = training(epochs=1)
+    made.result |= {"epochs": 0, "val_loss_avg": None, "val_dice": 0.0, "epoch_time_s": 0, "converged": False}
+    made.result["config"]["epochs"] = 0
+    made.stats = made.stats[:0]
+    with pytest.raises(UserError, match=r"no epoch was trained \(epochs is 0, target_dice 0\.95\)"):
+        read_result(made.publish())
 
 
 def test_second_header_and_repeated_epoch_are_refused(training):
