@@ -3,7 +3,6 @@
 from pathlib import Path
 
 from scaffold.fractals.categories import load_categories
-
 from scaffold.reporting import clouds
 from scaffold.reporting.script import logged
 
