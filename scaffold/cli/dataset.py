@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import argparse
 import logging
-import sys
 from pathlib import Path
 
-from scaffold.cli.common import Verbs, add_ranks_argument, add_selection_arguments, add_verb, select_config
+from scaffold.cli.common import Verbs, add_ranks_argument, add_selection_arguments, add_verb, joined_team, select_config
 from scaffold.errors import ExitCode
 
 _log = logging.getLogger(__name__)
@@ -33,32 +32,19 @@ def register(verbs: Verbs) -> None:
     verify.add_argument("--threads", type=int, default=1, metavar="N", help="parts read at the same time")
 
 
-def _render(arguments: argparse.Namespace) -> int:
+def _render(arguments: argparse.Namespace) -> None:
     from scaffold.dataset.plan import adjustments
     from scaffold.dataset.render import render_part
-    from scaffold.parallel.mpi import team
-    from scaffold.parallel.team import RankError
-    from scaffold.progress import setup_logging
 
-    ranks = team(arguments.ranks)
-    setup_logging(ranks.rank, arguments.verbose)
-    try:
-        with ranks.together("reading the settings"):
+    with joined_team(arguments) as team:
+        with team.together("reading the settings"):
             config = select_config(arguments, "dataset")
-        if arguments.part == 0 and ranks.rank == 0:
+        if arguments.part == 0 and team.rank == 0:
             for note in adjustments(config):
                 _log.warning("%s", note)
-        render_part(config, arguments.part, arguments.instances, arguments.output, ranks)
-    except RankError as error:
-        # All ranks raise the same. Only rank 0 speaks, and none leaves before it has: under
-        # `-m mpi4py` the first to exit with an error aborts the others.
-        if ranks.rank == 0:
-            print(f"scaffold {arguments.verb}: {error}", file=sys.stderr, flush=True)
-        ranks.barrier()
-        return error.exit_code
-    if ranks.rank == 0:
-        _log.info("rendered part %d into %s", arguments.part, arguments.output)
-    return ExitCode.DONE
+        render_part(config, arguments.part, arguments.instances, arguments.output, team)
+        if team.rank == 0:
+            _log.info("rendered part %d into %s", arguments.part, arguments.output)
 
 
 def _publish(arguments: argparse.Namespace) -> None:

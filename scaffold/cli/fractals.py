@@ -6,7 +6,8 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from scaffold.cli.common import Verbs, add_ranks_argument, add_selection_arguments, add_verb, select_config
+from scaffold.cli.common import Verbs, add_ranks_argument, add_selection_arguments, add_verb, joined_team, select_config
+from scaffold.errors import UserError
 
 if TYPE_CHECKING:
     from scaffold.config import RunConfig
@@ -47,47 +48,41 @@ def _at_least_one(text: str) -> int:
     return int(text)
 
 
-def _start(arguments: argparse.Namespace) -> tuple[RunConfig, Team]:
-    from scaffold.parallel.mpi import team
-    from scaffold.progress import setup_logging
-
-    members = team(arguments.ranks)
-    setup_logging(members.rank, arguments.verbose)
-    with members.together("reading the study"):
-        config = select_config(arguments, "library")
-    return config, members
-
-
 def _search(arguments: argparse.Namespace) -> None:
     from scaffold.fractals.categories import write_library
     from scaffold.fractals.search import find_categories
 
-    config, team = _start(arguments)
-    library = find_categories(config, team, arguments.threads)
-    with team.together("writing the library"):
-        if team.rank == 0:
-            table = write_library(library, Path(arguments.output))
-            tried = library.description["candidates"]
-            print(f"{table}: {len(library.params)} categories among {tried} candidates")
+    with joined_team(arguments) as team:
+        config = _library_config(arguments, team)
+        library = find_categories(config, team, arguments.threads)
+        with team.together("writing the library"):
+            if team.rank == 0:
+                table = write_library(library, Path(arguments.output))
+                tried = library.description["candidates"]
+                print(f"{table}: {len(library.params)} categories among {tried} candidates")
 
 
 def _instances(arguments: argparse.Namespace) -> None:
-    from scaffold.errors import UserError
     from scaffold.fractals.categories import load_categories
     from scaffold.fractals.instances import generate_instances
 
-    config, team = _start(arguments)
-    with team.together("reading the library"):
-        categories = load_categories(arguments.categories)
-        if not 0 <= arguments.category < len(categories):
-            raise UserError(
-                f"--category {arguments.category}: {arguments.categories} has the categories 0 .. {len(categories) - 1}"
-            )
-    output = Path(arguments.output)
-    params = categories[arguments.category]
-    attenuated = generate_instances(config, params, arguments.category, output, team, arguments.threads)
-    if team.rank == 0:
-        print(f"{output}: 145 clouds of {config.point_num} points, {len(attenuated)} of them attenuated")
+    output, category = Path(arguments.output), arguments.category
+    with joined_team(arguments) as team:
+        config = _library_config(arguments, team)
+        with team.together("reading the library"):
+            categories = load_categories(arguments.categories)
+            if not 0 <= category < len(categories):
+                raise UserError(
+                    f"--category {category}: {arguments.categories} has the categories 0 .. {len(categories) - 1}"
+                )
+        attenuated = generate_instances(config, categories[category], category, output, team, arguments.threads)
+        if team.rank == 0:
+            print(f"{output}: 145 clouds of {config.point_num} points, {len(attenuated)} of them attenuated")
+
+
+def _library_config(arguments: argparse.Namespace, team: Team) -> RunConfig:
+    with team.together("reading the study"):
+        return select_config(arguments, "library")
 
 
 def _import_library(arguments: argparse.Namespace) -> None:
