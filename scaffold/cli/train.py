@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from scaffold.cli.common import Verbs, add_ranks_argument, add_study_arguments, add_verb, load_study
-from scaffold.errors import UserError
+from scaffold.errors import ScaffoldError, UserError
 
 if TYPE_CHECKING:
     from scaffold.config import Job
@@ -43,14 +44,14 @@ def _train(arguments: argparse.Namespace) -> None:
     _check(arguments)
     context = launch.join(arguments.ranks, arguments.threads)
     setup_logging(context.rank, arguments.verbose)
-    outcome: Job | Exception | None = None
-    if context.rank == 0:
-        try:
-            outcome = _job(arguments)
-        except Exception as error:
-            outcome = error
-    job = context.agree(outcome, "reading the study")[0]
-    assert job is not None  # noqa: S101 - rank 0 gave one, or agree raised
+    try:
+        job = context.share(lambda: _job(arguments), "reading the study")
+    except ScaffoldError as error:
+        if context.size == 1:
+            raise
+        if context.rank == 0:
+            print(f"scaffold train: {error}", file=sys.stderr)
+        ending.leave(context, error.exit_code)
 
     from scaffold.training import worker
 

@@ -8,13 +8,11 @@ arrived: no rank waits, and no device is synchronised.
 from __future__ import annotations
 
 import logging
-import multiprocessing
 import signal
 import time
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
-from multiprocessing import forkserver, resource_tracker
 from types import FrameType
 from typing import Any
 
@@ -106,23 +104,6 @@ class StopRequests:
         logging.getLogger("scaffold").warning(
             "%s received on rank %d: stopping", signal.Signals(number).name, self._context.rank
         )
-
-
-def start_loader_server() -> None:
-    """Start the process that loader processes are forked from, deaf to requests to stop.
-
-    A scheduler signals every process of a job. Loaders that obeyed at once would fail the step in which
-    training itself is about to end in good order; they end when the process that they serve does.
-    """
-    multiprocessing.set_forkserver_preload(["scaffold.dataset.reader"])
-    # Starting the resource tracker unblocks signals, so it comes first.
-    resource_tracker.ensure_running()
-    # What is blocked here stays blocked in the new process and in all that it forks.
-    signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
-    try:
-        forkserver.ensure_running()
-    finally:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
 
 
 def _reason(asked: int) -> str | None:

@@ -50,8 +50,6 @@ class Place:
     launcher: str
     rank: int
     size: int
-    address: str
-    port: int
 
 
 class Context(Team):
@@ -239,25 +237,21 @@ def _join_torchrun(ranks: int) -> Context:
     # torchrun's agent already serves a store at this address; without an agent rank 0 must.
     serve = rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
     store = TCPStore(address, port, None, serve, timeout(), wait_for_workers=False)
-    place = Place("torchrun", rank, size, address, port)
-    return _form_groups(place, store)
+    return _form_groups(Place("torchrun", rank, size), store)
 
 
 def _join_mpi(team: Team) -> Context:
     hosts = team.exchange(socket.gethostname())
-    store: TCPStore | None = None
-    outcome: Any = None
-    if team.rank == 0:
-        try:
-            address = "127.0.0.1" if len(set(hosts)) == 1 else hosts[0]
-            store = TCPStore(address, 0, None, True, timeout(), wait_for_workers=False)
-            outcome = (address, store.port)
-        except (RuntimeError, ScaffoldError) as error:
-            outcome = error
-    address, port = team.agree(outcome, "opening the torch store")[0]
-    if store is None:
-        store = TCPStore(address, port, None, False, timeout(), wait_for_workers=False)
-    return _form_groups(Place("mpi", team.rank, team.size, address, port), store)
+    served: list[TCPStore] = []
+
+    def serve() -> tuple[str, int]:
+        address = "127.0.0.1" if len(set(hosts)) == 1 else hosts[0]
+        served.append(TCPStore(address, 0, None, True, timeout(), wait_for_workers=False))
+        return address, served[0].port
+
+    address, port = team.share(serve, "opening the torch store")
+    store = served[0] if served else TCPStore(address, port, None, False, timeout(), wait_for_workers=False)
+    return _form_groups(Place("mpi", team.rank, team.size), store)
 
 
 def _form_groups(place: Place, store: TCPStore) -> Context:

@@ -7,7 +7,7 @@ rank is exchanged first; then all ranks go on, or all raise the same error.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar, cast
 
@@ -90,6 +90,20 @@ class Team(ABC):
     def decide(self, value: _T | None = None) -> _T:
         """Return rank 0's ``value`` on every rank (the others' are ignored). Collective."""
         return cast(_T, self.exchange(value if self.rank == 0 else None)[0])
+
+    def share(self, make: Callable[[], _T], action: str) -> _T:
+        """Return on every rank what ``make`` returns on rank 0, where alone it is called. Collective.
+
+        Raises:
+            RankError: on every rank, when ``make`` raised.
+        """
+        outcome: _T | Exception | None = None
+        if self.rank == 0:
+            try:
+                outcome = make()
+            except Exception as error:
+                outcome = error
+        return cast(_T, self.agree(outcome, action)[0])
 
     def barrier(self) -> None:
         """Wait for all ranks. Collective."""

@@ -42,7 +42,7 @@ log = logging.getLogger("scaffold")
 class Checkpoints:
     """The checkpoints of one training.
 
-    Every method is collective: all ranks call it, in the same order.
+    Every method but one is collective: all ranks call it, in the same order.
 
     Args:
         directory: where they lie; made if missing. This process must be the only one to write there.
@@ -82,6 +82,11 @@ class Checkpoints:
         with self._context.together("finishing the last checkpoint"):
             self._drain()
 
+    def let_finish(self) -> None:
+        """Wait for a write that is under way, whatever comes of it. Not collective: for a process about to end."""
+        if self._writer is not None:
+            self._writer.join()
+
     def remove(self) -> None:
         """Remove all checkpoints, for a training that starts afresh.
 
@@ -106,22 +111,25 @@ class Checkpoints:
         """
         with self._context.together("finishing the last checkpoint"):
             self._drain()
-        outcome: Any = None
-        state = None
-        if self._context.rank == 0:
-            try:
-                state = self._newest()
-                if state is not None:
-                    outcome = (state.facts, {name: _spec(tensor) for name, tensor in state.tensors.items()})
-            except Exception as error:
-                outcome = error
-        sent = self._context.agree(outcome, "loading the checkpoint")[0]
+        own: list[State | None] = []
+
+        def describe() -> tuple[dict[str, Any], dict[str, Any]] | None:
+            state = self._newest()
+            own.append(state)
+            return (
+                None
+                if state is None
+                else (state.facts, {name: _spec(tensor) for name, tensor in state.tensors.items()})
+            )
+
+        sent = self._context.share(describe, "loading the checkpoint")
         if sent is None:
             return None
         facts, specs = sent
+        read_here = own[0].tensors if own and own[0] is not None else {}
         tensors = {}
         for name, (shape, dtype) in specs.items():
-            tensor = torch.empty(shape, dtype=dtype) if state is None else state.tensors[name]
+            tensor = read_here[name] if name in read_here else torch.empty(shape, dtype=dtype)
             tensors[name] = self._context.broadcast(tensor)
         return State(tensors, facts)
 

@@ -10,6 +10,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from scaffold.fractals.rng import key, permutation
+from scaffold.training.loaders import end_with_trainer
 
 
 class TrainingSampler(Sampler[int]):
@@ -84,7 +85,10 @@ def loader(
     background: dict[str, Any] = {}
     if workers:
         # Not fork: this process may hold MPI, gloo and checkpoint threads, whose locks a fork would copy.
-        background = {"persistent_workers": True, "prefetch_factor": 2, "multiprocessing_context": "forkserver"}
+        background = {
+            "persistent_workers": True, "prefetch_factor": 2,
+            "multiprocessing_context": "forkserver", "worker_init_fn": end_with_trainer,
+        }  # fmt: skip
     return DataLoader(
         samples, batch_size, sampler=sampler, num_workers=workers, pin_memory=device.type == "cuda", **background
     )

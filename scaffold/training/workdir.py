@@ -458,7 +458,7 @@ class WorkDir:
             if exit_code in (ExitCode.INCURABLE, ExitCode.DAMAGED):
                 note = {"message": reason, "exit_code": exit_code, "at": provenance.now()}
                 atomic.write_json(self.path / FAILED, note)
-            if self.attempts.current.end is None:
+            if exit_code != ExitCode.DONE or self.attempts.current.end is None:
                 self.attempts.end(reason, exit_code)
         finally:
             self.lock.release()

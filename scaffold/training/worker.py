@@ -27,11 +27,12 @@ from scaffold.dataset.reader import Samples
 from scaffold.errors import ExitCode, IncurableError, ScaffoldError, StoppedError, UserError
 from scaffold.model.unet import build as build_network
 from scaffold.parallel.alarm import Alarm, Failure
-from scaffold.parallel.control import StopRequests, start_loader_server
+from scaffold.parallel.control import StopRequests
 from scaffold.parallel.launch import Context, is_lost_rank, lost_rank
 from scaffold.parallel.team import RankError
 from scaffold.training import class_weights, predictions, result, tensorfile
 from scaffold.training.checkpoint import Checkpoints
+from scaffold.training.loaders import start_loader_server
 from scaffold.training.loop import Training
 from scaffold.training.optimizer import build_optimizer, build_scheduler
 from scaffold.training.profiling import StepProfiler
@@ -88,7 +89,7 @@ def run(context: Context, job: Job, meta: Path, output: Path, deadline: float | 
         with stops.listening():
             data = open_data(context, job, meta)
             record.work = open_work(context, job, output)
-            _train_and_publish(context, job, data, output, record.work, stops)
+            _train_and_publish(context, job, data, output, record, stops)
     except BaseException as raised:
         error = _worded(raised)
         failure = Failure.of(context, error)
@@ -108,18 +109,21 @@ def run(context: Context, job: Job, meta: Path, output: Path, deadline: float | 
 
 
 class _Record:
-    """Where the end of an attempt is noted: the work folder, once rank 0 has it."""
+    """What is left to do when a training fails; filled as it comes to own something."""
 
     def __init__(self) -> None:
         self.work: WorkDir | None = None
+        self.checkpoints: Checkpoints | None = None
 
     def failed(self, failure: Failure) -> None:
-        if self.work is None:
-            return
-        try:
-            self.work.close(failure.message, failure.exit_code)
-        except ScaffoldError as error:
-            log.warning("could not record how this attempt ended: %s", error)
+        """Bring a checkpoint under way to disk and note why the attempt ended. Not collective."""
+        if self.checkpoints is not None:
+            self.checkpoints.let_finish()
+        if self.work is not None:
+            try:
+                self.work.close(failure.message, failure.exit_code)
+            except ScaffoldError as error:
+                log.warning("could not record how this attempt ended: %s", error)
 
 
 def open_data(context: Context, job: Job, meta: Path) -> Data:
@@ -172,15 +176,16 @@ def build_learner(context: Context, job: Job, data: Data) -> Learner:
 
 
 def _train_and_publish(
-    context: Context, job: Job, data: Data, output: Path, work: WorkDir | None, stops: StopRequests
+    context: Context, job: Job, data: Data, output: Path, record: _Record, stops: StopRequests
 ) -> None:
+    work = record.work
     config, folder = job.config, work_path(output, resume_identity(job.config))
     setup: dict[str, float] = {}
     with _timed(setup, "build_s"):
         seed_everything(job.seed)
         set_determinism(config.more_determinism)
         learner = build_learner(context, job, data)
-    checkpoints = Checkpoints(folder / "checkpoints", context, config.async_save)
+    checkpoints = record.checkpoints = Checkpoints(folder / "checkpoints", context, config.async_save)
     statistics = _resume(context, job, learner, checkpoints, folder, work)
     identity = {"resume_identity": resume_identity(config), "ranks": job.ranks, "seed": job.seed}
     replicas = {"replica": context.rank, "replicas": context.size}
@@ -284,7 +289,8 @@ def _get_ready(training: Training, job: Job, data: Data, setup: dict[str, float]
 
 
 def _publish(output: Path, job: Job, data: Data, training: Training, work: WorkDir) -> None:
-    """Write the outputs, ``result.json`` last. On rank 0."""
+    """Write the outputs, ``result.json`` last, so that it never stands beside those of another training. On rank 0."""
+    (output / "result.json").unlink(missing_ok=True)
     network = unwrapped(training.learner.model)
     weights = {name: tensor.detach().cpu().contiguous() for name, tensor in network.state_dict().items()}
     atomic.write_yaml(output / "config.yaml", resolved(job.run, job.config, job.ranks, job.seed, job.resources))

@@ -3,6 +3,7 @@
 FAULT="KIND RANK STEP": before its STEP-th timed training step (from 1), rank RANK
 * ``kill``: kills itself as the kernel's memory killer would (SIGKILL);
 * ``term``: gets SIGTERM, as from a scheduler;
+* ``term-all``: as ``term``, and so does every process of its group, loaders and launcher included;
 * ``raise``: fails with an error that the other ranks know nothing of;
 * ``damage``: meets a damaged sample;
 * ``nan``: goes on with a NaN in the weights;
@@ -44,6 +45,8 @@ def befall(learner):
         os.kill(os.getpid(), signal.SIGKILL)
     elif kind == "term":
         os.kill(os.getpid(), signal.SIGTERM)
+    elif kind == "term-all":
+        os.killpg(os.getpgrp(), signal.SIGTERM)
     elif kind == "raise":
         raise RuntimeError("the dog ate my tensor")
     elif kind == "damage":

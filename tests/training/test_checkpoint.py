@@ -2,6 +2,7 @@
 
 import errno
 import threading
+import time
 
 import pytest
 import torch
@@ -206,6 +207,16 @@ def test_a_background_save_returns_before_the_write(tmp_path, monkeypatch):
     gate.set()
     checkpoints.finish()
     assert torch.equal(checkpoint.read(tmp_path / LAST).tensors["model.w"], torch.zeros(2))
+
+
+def test_a_process_about_to_end_lets_its_write_finish(tmp_path, monkeypatch):
+    """An error in the epoch after would otherwise cost the epoch before."""
+    real_write = checkpoint.write
+    monkeypatch.setattr(checkpoint, "write", lambda path, state: time.sleep(0.3) or real_write(path, state))
+    checkpoints = Checkpoints(tmp_path, Context(), background=True)
+    checkpoints.save(lambda: state(1, 0.5))
+    checkpoints.let_finish()
+    assert checkpoint.read(tmp_path / LAST).epoch == 1
 
 
 def test_strays_of_killed_writers_go_and_evidence_stays(tmp_path):

@@ -79,6 +79,18 @@ def test_outputs_that_were_deleted_are_published_again_without_training(run, tmp
     assert [attempt["reason"] for attempt in after[0]["attempts"]] == ["epochs used up", "published"]
 
 
+def test_a_failure_to_publish_is_recorded_and_leaves_no_result(run, tmp_path):
+    """A result of an earlier training beside new weights, or an attempt that "succeeded" with exit code 74."""
+    (tmp_path / "result.json").write_text("old")
+    (tmp_path / "predictions.npz").mkdir()
+    code, told = run(epochs=1)
+    assert code == ExitCode.IO_ERROR, told
+    assert not (tmp_path / "result.json").exists()
+    (attempt,) = json.loads((work(tmp_path) / workdir.ATTEMPTS).read_text())
+    assert (attempt["exit_code"], attempt["last_epoch"]) == (ExitCode.IO_ERROR, 1)
+    assert "predictions.npz" in attempt["reason"]
+
+
 def test_a_forced_rerun_trains_afresh(run, tmp_path):
     """After the workflow has recorded success, running again means measuring again."""
     run(epochs=1)

@@ -61,7 +61,7 @@ def train(data: Path, output: Path, ranks: int = 1, fault: str = "none 0 0", lau
         output: of the run.
         ranks: given to the launcher and to ``--ranks``, unless ``options`` say otherwise.
         fault: see faulty.py.
-        launcher: "mpi" or "torchrun".
+        launcher: "mpi", "torchrun" or "none".
         options: further options of the verb, and ``launched``, the launcher's number of ranks.
     """
     launched = str(options.pop("launched", ranks))
@@ -70,11 +70,15 @@ def train(data: Path, output: Path, ranks: int = 1, fault: str = "none 0 0", lau
     here = Path(sys.executable)
     start = {
         "mpi": [here.with_name("mpiexec"), "-n", launched, here, "-m", "mpi4py", FAULTY],
+        "none": [here, FAULTY],
         "torchrun": [here, "-m", "torch.distributed.run", "--nproc-per-node", launched, FAULTY],
     }[launcher]
     environment = {name: value for name, value in os.environ.items() if name not in _LAUNCHERS}
     environment |= {"FAULT": fault, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
-    return subprocess.run([*start, *verb], env=environment, capture_output=True, text=True, timeout=110)
+    # A session of its own, so that a fault which signals the whole group spares the tests.
+    return subprocess.run(
+        [*start, *verb], env=environment, capture_output=True, text=True, timeout=110, start_new_session=True
+    )
 
 
 def undisturbed(data: Path, factory, ranks: int) -> Path:
