@@ -27,6 +27,7 @@ def logged(log: Sequence[str]) -> Iterator[None]:
     """
     handler = logging.FileHandler(Path(log[0]), mode="w", encoding="utf-8") if log else logging.StreamHandler()
     logger = logging.getLogger("scaffold")
+    level = logger.level
     logger.setLevel(logging.INFO)
     logger.addHandler(handler)
     try:
@@ -39,5 +40,6 @@ def logged(log: Sequence[str]) -> Iterator[None]:
         logger.error("%s", traceback.format_exc())
         raise
     finally:
+        logger.setLevel(level)
         logger.removeHandler(handler)
         handler.close()

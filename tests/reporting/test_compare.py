@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from scaffold.reporting.compare import compare, verdict
+from scaffold.reporting.compare import Ratio, compare, verdict
 from scaffold.reporting.fom import figure_of_merit
 from scaffold.reporting.results import read_result
 
@@ -58,6 +58,21 @@ def test_range_is_that_of_all_pairs_of_seeds(figure):
 def test_overlap_is_not_called_a_win(figure):
     assert "more seeds are needed" in verdict(compare(figure((2.0, 2.0, 4.0)), figure((1.9, 1.9, 3.9), ranks=2)))
     assert "each side has one seed" in verdict(compare(figure((2.0,)), figure((1.0,), ranks=2)))
+
+
+@pytest.mark.parametrize(
+    ("least", "greatest", "apart"), [(1.1, 1.5, True), (1.0, 1.5, False), (0.5, 1.0, False), (0.5, 0.9, True)]
+)
+def test_seeds_that_touch_are_not_apart(figure, least, greatest, apart):
+    spread = figure((2.0,)).epoch_s
+    assert Ratio("time", spread, spread, 1.0, least, greatest).separated is apart
+
+
+def test_other_settings_explain_other_data(figure):
+    """The digest is news only where the settings are equal."""
+    a, b = figure(), figure(val_split=25)
+    b = b.model_copy(update={"dataset": b.dataset.model_copy(update={"digest": "ee" * 32})})
+    assert [d.name for d in compare(a, b).differences] == ["val_split"]
 
 
 def test_keys_that_must_match_are_named_with_both_values(figure):

@@ -91,6 +91,27 @@ def test_sum_in_another_order_is_no_damage(training):
     assert read_result(made.publish()).epochs == 25
 
 
+def test_ranks_must_agree(training):
+    made = training(ranks=2)
+    made.result["world"]["ranks"] = 4
+    with pytest.raises(DamagedFileError, match="trained on 4 ranks, published as 2"):
+        read_result(made.publish())
+
+
+def test_an_attempt_that_only_published_did_not_resume(training):
+    """Its first epoch would have been the one after the last."""
+    assert read_result(training(epochs=25, resumed_at=(9, 26)).publish()).resumed_at == [9]
+
+
+@pytest.mark.parametrize("name", ["epoch_duration", "train_duration"])
+def test_epoch_without_time_is_refused(training, name):
+    """It would divide by zero, or make a rate of nothing."""
+    made = training(epochs=3)
+    made.stats.loc[1, name] = 0.0
+    with pytest.raises(DamagedFileError, match="an epoch that took no time"):
+        read_stats(made.publish() / "train_stats.csv")
+
+
 def test_converged_must_agree_with_dice(training):
     made = training(converged=False)
     made.result["converged"] = True
@@ -169,7 +190,7 @@ def test_predictions_never_unpickle(training):
         ("image", lambda a: a[:, :2]),
         ("prediction", lambda a: a[:2]),
         ("dice", lambda a: a[:1]),
-        ("palette", lambda a: a[:2]),
+        ("palette", lambda a: a[:3]),
     ],
 )
 def test_predictions_that_do_not_fit_together(training, name, change):

@@ -98,8 +98,9 @@ def test_a_defect_leaves_its_traceback_in_the_log(tmp_path):
 
 
 def test_the_log_is_let_go(tmp_path):
-    """A handler that stays would write one job's lines into another's log."""
-    before = list(logging.getLogger("scaffold").handlers)
+    """A handler that stays would write one job's lines into another's log; a level that stays, to every rank's."""
+    logger = logging.getLogger("scaffold")
+    before = list(logger.handlers), logger.level
     with pytest.raises(SystemExit), logged([str(tmp_path / "log")]):
         raise DamagedFileError("x", "is gone", "make it")
-    assert logging.getLogger("scaffold").handlers == before
+    assert (logger.handlers, logger.level) == before
