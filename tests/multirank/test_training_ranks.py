@@ -56,7 +56,7 @@ def test_a_study_that_only_rank_0_reads_fails_on_all(data, tmp_path):
     ("fault", "code", "told"),
     [
         ("raise 1 9", ExitCode.INTERNAL, "rank 1 of 2: RuntimeError: the dog ate my tensor"),
-        ("damage 1 9", ExitCode.DAMAGED, "masks.npy is truncated; rebuild it with: rebuild it"),
+        ("damage 0 9", ExitCode.DAMAGED, "masks.npy is truncated; rebuild it with: rebuild it"),
         ("nan 1 9", ExitCode.INCURABLE, "epoch 2: a sum is not finite"),
     ],
 )

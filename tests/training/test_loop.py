@@ -147,14 +147,16 @@ def test_a_non_finite_loss_leaves_neither_row_nor_checkpoint(tmp_path, steps):
         with torch.no_grad():
             next(learner.model.parameters()).fill_(math.nan)
 
-    steps[5] = poison
+    steps[8] = poison
     made = training(tmp_path, epochs=4)
-    with pytest.raises(IncurableError, match=r"epoch 2: .*training loss nan"):
+    with pytest.raises(IncurableError, match=r"epoch 3: .*training loss nan"):
         made.run()
+    # The save of epoch 2 began by waiting for that of epoch 1.
+    assert (made.saved, made.on_disk) == (2, 1)
     made.checkpoints.finish()
-    assert checkpoint.read(tmp_path / LAST).epoch == 1
-    assert made.statistics.epoch == 1
-    assert len((tmp_path / "train_stats.csv").read_text().splitlines()) == 2
+    assert checkpoint.read(tmp_path / LAST).epoch == 2
+    assert made.statistics.epoch == 2
+    assert len((tmp_path / "train_stats.csv").read_text().splitlines()) == 3
 
 
 def test_infinities_of_both_signs_are_refused_too(tmp_path):

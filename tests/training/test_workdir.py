@@ -132,6 +132,18 @@ def test_of_many_that_take_over_a_dead_lock_one_wins(tmp_path):
     locks[0].release()
 
 
+def test_who_comes_late_to_a_takeover_leaves_the_winners_lock(tmp_path):
+    """The same, forced: between judging the old lock dead and removing it, another took it over."""
+    locked_by(tmp_path, pid=dead_pid())
+    late = Lock(tmp_path)
+    judged = late._held_by()
+    winner = Lock(tmp_path)
+    winner.acquire()
+    late._take_over(judged)
+    winner.check()
+    winner.release()
+
+
 def test_the_heart_beats_and_notices_a_takeover(tmp_path, quick):
     """A suspended process that wakes must not write over its successor's checkpoints."""
     lock = Lock(tmp_path)
