@@ -3,7 +3,6 @@
 # make lint     set up and check style, types and workflow
 # make report   write results/report.html anew
 # make docs     write config/README.md and the editor schema from the code
-# make clean    remove results and logs; the environment in .venv stays
 #
 # PYTHON=...    the interpreter to build on (3.11 to 3.13)
 # STUDY=...     the study of `make run`
@@ -16,7 +15,7 @@ PYTEST ?=
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
-.PHONY: run test lint report docs clean
+.PHONY: run test lint report docs
 
 VENV := .venv
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
@@ -41,9 +40,6 @@ report: $(VENV)/run.stamp
 
 docs: $(VENV)/run.stamp
 	scaffold config-docs config
-
-clean:
-	rm -rf results logs .snakemake
 
 # A stamp is made last, so that a set-up that failed half-way is taken up again.
 $(VENV)/run.stamp: $(VENV)/created.stamp pyproject.toml constraints.txt

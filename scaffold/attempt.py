@@ -6,7 +6,8 @@ Runs the command and returns its exit code. Two things that Snakemake does not d
   the output goes to ``FILE`` (this attempt, declared) and to ``FILE.1``, ``FILE.2``, ... (kept), and is
   passed on as it comes.
 * End the command with its Snakemake. The jobs of a killed Snakemake go on as orphans, and would
-  stand in the way of the same command run again.
+  stand in the way of the same command run again. So start it with ``exec``: its parent must be
+  Snakemake, not a shell that would outlive it.
 
 Only the standard library is imported: it starts in milliseconds.
 """
@@ -19,9 +20,11 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Iterable
+from contextlib import suppress
+from io import FileIO
 from pathlib import Path
 from types import FrameType
-from typing import BinaryIO
 
 _FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 _WATCH_S = 0.2
@@ -53,7 +56,12 @@ def run(command: list[str], log: Path) -> int:
     """
     parent = os.getppid()
     log.parent.mkdir(parents=True, exist_ok=True)
-    with open(log, "wb") as latest, _next_attempt(log) as kept:
+    with (
+        open(log, "wb", buffering=0) as latest,
+        _next_attempt(log) as kept,
+        open(sys.stdout.fileno(), "wb", buffering=0, closefd=False) as console,
+    ):
+        sinks = (latest, kept, console)
         try:
             # Its own process group, so that ending it reaches an MPI launcher's helpers too.
             child = subprocess.Popen(
@@ -61,7 +69,7 @@ def run(command: list[str], log: Path) -> int:
             )
         except OSError as error:
             message = f"cannot start {command[0]}: {error.strerror}\n".encode()
-            _write(message, latest, kept)
+            _copy([message], *sinks)
             return 127 if isinstance(error, FileNotFoundError) else 126
         assert child.stdout is not None  # noqa: S101 - a pipe was asked for
 
@@ -70,37 +78,32 @@ def run(command: list[str], log: Path) -> int:
 
         for signum in _FORWARDED:
             signal.signal(signum, forward)
-        copier = threading.Thread(target=_copy, args=(child.stdout, latest, kept), daemon=True)
+        copier = threading.Thread(target=_copy, args=(child.stdout, *sinks), daemon=True)
         copier.start()
         code = _wait(child, parent)
         copier.join(_DRAIN_S)
     return code if code >= 0 else 128 - code
 
 
-def _next_attempt(log: Path) -> BinaryIO:
+def _next_attempt(log: Path) -> FileIO:
     number = 1
     while True:
         try:
-            return open(f"{log}.{number}", "xb")
+            return open(f"{log}.{number}", "xb", buffering=0)
         except FileExistsError:
             number += 1
 
 
-def _copy(source: BinaryIO, *logs: BinaryIO) -> None:
-    for line in source:
-        _write(line, *logs)
+def _copy(lines: Iterable[bytes], *sinks: FileIO) -> None:
+    """Write each line to each of the (unbuffered) ``sinks`` that takes it.
 
-
-def _write(line: bytes, *logs: BinaryIO) -> None:
-    for log in logs:
-        log.write(line)
-        log.flush()
-    try:
-        sys.stdout.buffer.write(line)
-        sys.stdout.buffer.flush()
-    except OSError:
-        # The console of a killed Snakemake is gone; the logs still want the line.
-        pass
+    A full disk, or the console of a killed Snakemake, must not hold the command up: one whose output
+    nobody reads waits for ever.
+    """
+    for line in lines:
+        for sink in sinks:
+            with suppress(OSError):
+                sink.write(line)
 
 
 def _wait(child: subprocess.Popen[bytes], parent: int) -> int:

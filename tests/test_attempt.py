@@ -1,6 +1,7 @@
 """One attempt at a job: its log, its exit code, and its end with its Snakemake."""
 
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -78,6 +79,35 @@ def test_stop_signal_reaches_the_command(tmp_path: Path) -> None:
         wait_for_line(tmp_path / "log")
         process.send_signal(signal.SIGTERM)
         assert process.wait(10) == 75
+
+
+@pytest.mark.faults
+def test_full_disk_does_not_hold_the_command_up(tmp_path: Path) -> None:
+    """A log that cannot be written must not leave the command waiting for a reader."""
+    log, lines = tmp_path / "log", "line\n" * 100_000
+    done = subprocess.run(
+        attempt(log, sys.executable, "-c", "print('line\\n' * 100_000, end=''); raise SystemExit(75)"),
+        capture_output=True, text=True, check=False, timeout=30,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000)),
+    )  # fmt: skip
+    assert log.stat().st_size <= 1000
+    assert done.stdout == lines
+    assert done.returncode == 75
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.faults
+def test_lost_console_does_not_change_the_outcome(tmp_path: Path) -> None:
+    """Someone who pipes Snakemake through `head` must not turn a finished job into a failed one."""
+    log = tmp_path / "log"
+    with subprocess.Popen(
+        attempt(log, sys.executable, "-c", "import time; print('a', flush=True); time.sleep(0.5); print('b')"),
+        stdout=subprocess.PIPE,
+    ) as process:  # fmt: skip
+        assert process.stdout is not None
+        process.stdout.close()
+        assert process.wait(10) == 0
+    assert log.read_text() == "a\nb\n"
 
 
 @pytest.mark.faults

@@ -27,7 +27,9 @@ def register(verbs: Verbs) -> None:
     train.add_argument(
         "--minutes", type=float, metavar="M", help="stop, with everything saved, before M minutes have passed (exit 75)"
     )
-    train.add_argument("--threads", type=int, metavar="T", help="CPU threads per rank; default OMP_NUM_THREADS or fair")
+    train.add_argument(
+        "--threads", type=int, metavar="T", help="CPU threads per rank; else OMP_NUM_THREADS, else a fair share"
+    )
 
     clean = add_verb(verbs, "clean-run", _clean_run, "Remove the checkpoints and records of a training.")
     clean.add_argument("directory", metavar="DIR", help="results/runs/RUN/ranksN/seedS, or a work folder")

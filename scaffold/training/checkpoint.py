@@ -116,11 +116,9 @@ class Checkpoints:
         def describe() -> tuple[dict[str, Any], dict[str, Any]] | None:
             state = self._newest()
             own.append(state)
-            return (
-                None
-                if state is None
-                else (state.facts, {name: _spec(tensor) for name, tensor in state.tensors.items()})
-            )
+            if state is None:
+                return None
+            return state.facts, {name: _spec(tensor) for name, tensor in state.tensors.items()}
 
         sent = self._context.share(describe, "loading the checkpoint")
         if sent is None:

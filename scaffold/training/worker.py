@@ -26,6 +26,7 @@ from scaffold.config.identity import dataset_settings
 from scaffold.dataset.reader import Samples
 from scaffold.errors import ExitCode, IncurableError, ScaffoldError, StoppedError, UserError
 from scaffold.model.unet import build as build_network
+from scaffold.parallel import ending
 from scaffold.parallel.alarm import Alarm, Failure
 from scaffold.parallel.control import StopRequests
 from scaffold.parallel.launch import Context, is_lost_rank, lost_rank
@@ -71,6 +72,8 @@ class Data:
 def run(context: Context, job: Job, meta: Path, output: Path, deadline: float | None = None) -> ExitCode:
     """Train ``job`` and publish its result, or say why not; never raises. Collective.
 
+    Ends the process where this rank of several fails alone.
+
     Args:
         context: this rank, one of ``job.ranks``.
         job: what to train.
@@ -103,6 +106,9 @@ def run(context: Context, job: Job, meta: Path, output: Path, deadline: float | 
             failure = alarm.raise_alarm(failure)
         if context.rank == 0 or not is_agreed:
             print(f"scaffold train: {failure.message}", file=sys.stderr, flush=True)
+        if context.size > 1 and not is_agreed:
+            # The others are gone or stuck: nothing collective, MPI's own end included, would come to an end.
+            ending.abort(context, failure.exit_code)
         return ExitCode(failure.exit_code)
     alarm.off()
     return ExitCode.DONE

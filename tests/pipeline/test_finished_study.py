@@ -42,7 +42,7 @@ def test_figure_of_merit_belongs_to_its_data(finished_study: Workspace) -> None:
 
 
 def test_resolved_configuration_is_a_study(finished_study: Workspace) -> None:
-    """Hazard 57: what is written beside a result must be valid input and define the same training."""
+    """What is written beside a result must be valid input and define the same training."""
     asked = Study.load(finished_study.folder / "config/config.yaml").runs["small"].config
     for file in ("study.yaml", "runs/small/ranks2/seed1/config.yaml"):
         assert Study.load(finished_study.results / file).runs["small"].config == asked

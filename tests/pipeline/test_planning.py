@@ -33,7 +33,7 @@ def test_runs_share_what_they_have_in_common(fresh: Workspace) -> None:
 
 
 def test_wrong_study_creates_nothing(fresh: Workspace) -> None:
-    """Hazard 56: every mistake is told at once, in the user's terms, before anything is made."""
+    """Hazard 57: every mistake is told at once, an unknown key among them, before anything is made."""
     fresh.change(problem_scale=3, seeed=4)
     done = fresh.snakemake()
 

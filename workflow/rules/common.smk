@@ -72,10 +72,10 @@ onerror:
     study_files.seal_finished(STUDY, RESULTS)
 
 
-def instances_mem_mb(wildcards, threads) -> int:
-    """Return the memory of generating instances: a float64 and a float32 cloud per thread."""
-    points = LIBRARIES[wildcards.library].point_num
-    return 1000 + threads * points * 3 * (8 + 4) // 10**6
+def render_mem_mb(wildcards) -> int:
+    """Return the memory of rendering a part: a cloud, and at most 4 GiB of samples."""
+    config = DATASETS[wildcards.dataset]
+    return 1000 + (min(config.volume_bytes, 2**32) + 12 * config.point_num) // 10**6
 
 
 def instance_files(library: str) -> list[str]:

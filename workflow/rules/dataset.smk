@@ -18,7 +18,7 @@ rule render_part:
     resources:
         launcher="",
         tasks=1,
-        mem_mb=6000,
+        mem_mb=render_mem_mb,
         runtime=240,
     params:
         instances=subpath(input[0], parent=True),

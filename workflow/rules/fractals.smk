@@ -31,7 +31,7 @@ rule generate_instances:
     resources:
         launcher="",
         tasks=1,
-        mem_mb=instances_mem_mb,
+        mem_mb=2000,
         runtime=240,
     params:
         # The library's name stands for the search alone.
