@@ -14,10 +14,10 @@ from __future__ import annotations
 import argparse
 import csv
 import os
-import platform
 import sys
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -222,8 +222,9 @@ def benchmark(scratch: Path) -> list[dict[str, Any]]:
         assert all(np.array_equal(masks[v], np.load(plain / f"{v}_mask.npy")) for v in range(config.n_volumes))
         report.step(
             "render", scale, "voxels/s", config.n_volumes * config.vol_size**3, 7,
-            lambda config=config, clouds=clouds, plain=plain: plain_render(config, clouds, plain),
-            lambda config=config, clouds=clouds, ours=ours: render_part(config, 0, clouds, ours, Solo()),
+            partial(plain_render, config, clouds, plain, durable=False),
+            partial(render_part, config, 0, clouds, ours, Solo()),
+            **{"straightforward, on disk": partial(plain_render, config, clouds, plain, durable=True)},
         )  # fmt: skip
     return report.rows
 
@@ -237,13 +238,12 @@ def main() -> None:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     with tempfile.TemporaryDirectory(dir=arguments.scratch) as scratch:
         rows = benchmark(Path(scratch))
-    stamp = provenance.stamp()
-    conditions = {"machine": platform.processor() or platform.machine(), "cores": os.cpu_count(), **stamp["versions"]}
     with atomic.write(arguments.output, "w") as file:
         writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
-    atomic.write_json(arguments.output.with_suffix(".json"), {**stamp, "conditions": conditions})
+    conditions = {"cpu": provenance.cpu_name(), "cores": os.cpu_count(), **provenance.stamp()}
+    atomic.write_json(arguments.output.with_suffix(".json"), conditions)
 
 
 if __name__ == "__main__":
