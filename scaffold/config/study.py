@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from scaffold.config import llnl
 from scaffold.config.checks import cross_check
-from scaffold.config.keys import iter_keys, value_of
+from scaffold.config.keys import iter_keys
 from scaffold.config.problems import ConfigError, Problem, from_validation, nearest, with_lines
 from scaffold.config.run import RunConfig
 from scaffold.config.yamlfile import key_lines, load_yaml
@@ -285,8 +285,3 @@ def _flatten(spec: RunSpec) -> dict[str, Any]:
         "resources": spec.resources.model_dump(),
         **spec.config.model_dump(),
     }
-
-
-def settings_of(config: RunConfig, *stages: str) -> dict[str, Any]:
-    """Return the dotted keys of ``config`` whose stage is among ``stages``, with their values."""
-    return {dotted: value_of(config, dotted) for dotted, _, info in iter_keys(RunConfig) if info.stage in stages}
