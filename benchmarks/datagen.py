@@ -29,12 +29,12 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from interleave import interleave
 
-from scaffold import atomic, provenance
+from scaffold import atomic, provenance, rng
 from scaffold.config import RunConfig
 from scaffold.dataset import voxelize
 from scaffold.dataset.plan import make_plan
 from scaffold.dataset.render import render_part
-from scaffold.fractals import ifs, rng, search
+from scaffold.fractals import ifs, search
 from scaffold.fractals.instances import generate_instances
 from scaffold.parallel.team import Solo
 

@@ -57,6 +57,11 @@ class Job:
     seed: int
     resources: Resources
 
+    def resolved(self) -> dict[str, Any]:
+        """Return a study of this training alone, with every key written out; itself a valid study file."""
+        spec = RunSpec(config=self.config, ranks=[self.ranks], seeds=[self.seed], resources=self.resources)
+        return {"runs": {self.run: _flatten(spec)}}
+
 
 @dataclass(frozen=True)
 class Study:
@@ -144,12 +149,6 @@ class Study:
     def to_mapping(self) -> dict[str, Any]:
         """Return the fully resolved study; it is a valid study file itself."""
         return {"runs": {name: _flatten(spec) for name, spec in self.runs.items()}}
-
-
-def resolved(run: str, config: RunConfig, ranks: int, seed: int, resources: Resources) -> dict[str, Any]:
-    """Return a study of exactly one training, with every key written out; itself a valid study file."""
-    spec = RunSpec(config=config, ranks=[ranks], seeds=[seed], resources=resources)
-    return {"runs": {run: _flatten(spec)}}
 
 
 def parse_overrides(overrides: Iterable[str]) -> tuple[dict[str, Any], list[Problem]]:

@@ -4,11 +4,11 @@ A *system* is two affine maps of space, an array ``params`` of shape (2, 13), fl
 matrix A_t (9 entries, row-major), the translation b_t (3) and the probability p_t.
 
 Its *cloud* of n points is the chaos game: point 0 is the origin, and point i+1 = A_t point_i + b_t,
-where draw i chooses t. Draw i is word i of the cloud's stream (:mod:`scaffold.fractals.rng`), and
+where draw i chooses t. Draw i is word i of the cloud's stream (:mod:`scaffold.rng`), and
 u = (word >> 11) / 2^53 chooses map 0 where u < p_0, else map 1. So map 0 has probability p_0 rounded
 up to a multiple of 2^-53, and map 1 has the rest.
 
-All sums are written out in one order, and nothing is fused or reordered (:mod:`scaffold.fractals.jit`):
+All sums are written out in one order, and nothing is fused or reordered (:mod:`scaffold.compiled`):
 a cloud has the same bits on every machine.
 
 Public functions first, then the compiled ones; they share this file for the sake of numba's cache.
@@ -21,8 +21,8 @@ from enum import IntEnum
 import numpy as np
 from numpy.typing import NDArray
 
-from scaffold.fractals import rng
-from scaffold.fractals.jit import kernel
+from scaffold import rng
+from scaffold.compiled import compiled
 
 LIMIT = 1e10
 """A cloud with a coordinate beyond this magnitude, or not finite, is a *runaway*."""
@@ -173,26 +173,26 @@ def examine(
     _examine(first, np.uint64(coefficients), np.uint64(clouds), n, normalize, threshold, verdicts)
 
 
-@kernel
+@compiled
 def _mix(z: np.uint64) -> np.uint64:
-    """Return SplitMix64's output for the state ``z``, as :func:`scaffold.fractals.rng.words`."""
+    """Return SplitMix64's output for the state ``z``, as :func:`scaffold.rng.words`."""
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return z ^ (z >> np.uint64(31))
 
 
-@kernel
+@compiled
 def _word(stream: np.uint64, index: np.uint64) -> np.uint64:
     return _mix(stream + (index + _ONE) * _GAMMA)
 
 
-@kernel
+@compiled
 def _map_bound(probability: float) -> np.uint64:
     """Return how many of the 2^53 values of word >> 11, the lowest, choose map 0."""
     return np.uint64(np.ceil(probability * 2.0**53))
 
 
-@kernel
+@compiled
 def _step(
     params: NDArray[np.float64], bound: np.uint64, word: np.uint64, x: float, y: float, z: float
 ) -> tuple[float, float, float]:
@@ -206,7 +206,7 @@ def _step(
     )
 
 
-@kernel
+@compiled
 def _walk(
     params: NDArray[np.float64],
     stream: np.uint64,
@@ -229,7 +229,7 @@ def _walk(
     return bounded
 
 
-@kernel
+@compiled
 def _merge(
     mean: float, squares: float, count: int, origin: float, total: float, total_squares: float, size: int
 ) -> tuple[float, float]:
@@ -243,7 +243,7 @@ def _merge(
     return mean + difference * share, squares + (within + difference * difference * count * share)
 
 
-@kernel
+@compiled
 def _moments(params: NDArray[np.float64], stream: np.uint64, n: int, summary: NDArray[np.float64]) -> bool:
     bound = _map_bound(params[0, 12])
     counter = stream
@@ -286,7 +286,7 @@ def _moments(params: NDArray[np.float64], stream: np.uint64, n: int, summary: ND
     return True
 
 
-@kernel
+@compiled
 def _judge(
     params: NDArray[np.float64],
     stream: np.uint64,
@@ -307,7 +307,7 @@ def _judge(
     return Verdict.ACCEPTED
 
 
-@kernel
+@compiled
 def _set_probabilities(params: NDArray[np.float64]) -> bool:
     for t in range(MAPS):
         a = params[t]
@@ -322,7 +322,7 @@ def _set_probabilities(params: NDArray[np.float64]) -> bool:
     return True
 
 
-@kernel
+@compiled
 def _draw(candidate: int, stream: np.uint64, params: NDArray[np.float64]) -> bool:
     index = np.uint64(candidate) * np.uint64(MAPS * COEFFICIENTS)
     for t in range(MAPS):
@@ -332,7 +332,7 @@ def _draw(candidate: int, stream: np.uint64, params: NDArray[np.float64]) -> boo
     return _set_probabilities(params)
 
 
-@kernel
+@compiled
 def _examine(
     first: int,
     coefficients: np.uint64,

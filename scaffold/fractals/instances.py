@@ -28,11 +28,11 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
-from scaffold import atomic, provenance
+from scaffold import atomic, provenance, rng
 from scaffold.config import INSTANCES_PER_CATEGORY, RunConfig, stage_version
 from scaffold.config.identity import library_settings
 from scaffold.errors import DamagedFileError, UserError, WriteError
-from scaffold.fractals import ifs, rng
+from scaffold.fractals import ifs
 from scaffold.fractals.categories import COEFFICIENT_NAMES
 from scaffold.parallel.team import Solo, Team
 from scaffold.progress import track

@@ -21,7 +21,7 @@ import numpy as np
 import torch
 
 from scaffold import atomic
-from scaffold.config import Job, RunConfig, config_id, resolved, resume_identity, training_identity
+from scaffold.config import Job, RunConfig, config_id, resume_identity, training_identity
 from scaffold.config.identity import dataset_settings
 from scaffold.dataset.reader import Samples
 from scaffold.errors import ExitCode, IncurableError, ScaffoldError, StoppedError, UserError
@@ -299,7 +299,7 @@ def _publish(output: Path, job: Job, data: Data, training: Training, work: WorkD
     (output / "result.json").unlink(missing_ok=True)
     network = unwrapped(training.learner.model)
     weights = {name: tensor.detach().cpu().contiguous() for name, tensor in network.state_dict().items()}
-    atomic.write_yaml(output / "config.yaml", resolved(job.run, job.config, job.ranks, job.seed, job.resources))
+    atomic.write_yaml(output / "config.yaml", job.resolved())
     training.statistics.write(output / STATISTICS)
     tensorfile.write(output / "model.safetensors", weights, {"training_identity": training_identity(job.config)})
     predictions.write(output / "predictions.npz", training.learner, data.validation)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from scaffold.config import ConfigError, Resources, RunConfig, Study, iter_keys, resolved
+from scaffold.config import ConfigError, Resources, RunConfig, Study, iter_keys
 from scaffold.config.keys import value_of
 from scaffold.errors import ExitCode, UserError
 
@@ -236,7 +236,7 @@ def test_resolved_study_is_valid_and_equal(load, tmp_path):
 
 def test_resolved_training_is_one_job_of_the_study(load):
     job = load("runs:\n  a: {ranks: [1, 2], seeds: [3, 4], torch_amp: false}\n").jobs()[-1]
-    (again,) = Study.from_mapping(resolved(job.run, job.config, job.ranks, job.seed, job.resources), "x").jobs()
+    (again,) = Study.from_mapping(job.resolved(), "x").jobs()
     assert again == job
 
 

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from fractal_reference import exact_moments, reference_cloud, reference_system, reference_verdict, scaling, system
 
-from scaffold.fractals import ifs, rng
+from scaffold import rng
+from scaffold.fractals import ifs
 from scaffold.fractals.ifs import Verdict
 
 KEY = 0xFEDCBA9876543210
