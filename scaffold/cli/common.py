@@ -45,6 +45,17 @@ def add_ranks_argument(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
 
 
+def add_threads_argument(parser: argparse.ArgumentParser, meaning: str) -> None:
+    """Add ``--threads``, at least 1."""
+    parser.add_argument("--threads", type=_at_least_one, default=1, metavar="T", help=meaning)
+
+
+def _at_least_one(text: str) -> int:
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not an integer of at least 1")
+    return int(text)
+
+
 def load_study(arguments: argparse.Namespace) -> Study:
     """Return the study that the arguments name, with their overrides."""
     return Study.load(arguments.config, arguments.overrides)

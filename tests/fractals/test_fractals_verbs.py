@@ -71,14 +71,6 @@ def test_a_wrong_study_creates_nothing(study: Path, tmp_path: Path) -> None:
     assert [file.name for file in tmp_path.iterdir()] == ["study.yaml"]
 
 
-@pytest.mark.parametrize("threads", ["0", "-1", "two"])
-def test_threads_must_be_a_positive_number(threads: str, study: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Zero threads would wait for ever."""
-    with pytest.raises(SystemExit):
-        run("search", "--config", study, "--output", "x", "--threads", threads)
-    assert f"'{threads}' is not an integer of at least 1" in capsys.readouterr().err
-
-
 def test_libraries_go_to_llnl_and_back(library: Path, tmp_path: Path) -> None:
     """The two conversions of the command line undo each other."""
     assert run("export-library", library, "--output", tmp_path / "llnl") == ExitCode.DONE
