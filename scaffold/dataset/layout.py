@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from scaffold.arrays import ArrayFile
 from scaffold.config import RunConfig
-from scaffold.dataset.arrays import ArrayFile
 from scaffold.dataset.plan import CHANNELS
 
 Split = Literal["training", "validation"]

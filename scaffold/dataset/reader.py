@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch.utils.data import Dataset
 
-from scaffold.dataset.arrays import ArrayFile, read_into
+from scaffold.arrays import ArrayFile, read_into
 from scaffold.dataset.layout import PARTS, Split, part_directory, rebuild_command
 from scaffold.dataset.meta import load_meta
 from scaffold.dataset.plan import CHANNELS

@@ -21,10 +21,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scaffold import atomic, provenance
+from scaffold.arrays import ArrayFile, write_at
 from scaffold.config import RunConfig, config_id
 from scaffold.config.identity import dataset_settings
 from scaffold.dataset import labels, voxelize
-from scaffold.dataset.arrays import ArrayFile, write_at
 from scaffold.dataset.layout import INDEX, Layout, rebuild_command
 from scaffold.dataset.meta import PART_FORMAT, PART_FORMAT_VERSION, PartIndex, PartSample
 from scaffold.dataset.plan import CHANNELS, Plan, make_plan
@@ -170,7 +170,7 @@ def _temporaries(job: _Job, team: Team) -> Iterator[list[Path]]:
 
 
 def _create(job: _Job, temporaries: list[Path]) -> None:
-    with _writing(job.folder):
+    with atomic.refusals(job.folder):
         job.folder.mkdir(parents=True, exist_ok=True)
         atomic.remove_temporaries(job.folder)
         _require_space(job.folder, sum(file.size for file in job.files))
@@ -180,17 +180,9 @@ def _create(job: _Job, temporaries: list[Path]) -> None:
                 stream.truncate(file.size)
 
 
-@contextmanager
-def _writing(folder: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise atomic.write_error(folder, error) from error
-
-
 def _commit(job: _Job, temporaries: list[Path], index: PartIndex) -> None:
     """Give the files their names; while the arrays change, no ``part.json`` vouches for them."""
-    with _writing(job.folder):
+    with atomic.refusals(job.folder):
         (job.folder / INDEX).unlink(missing_ok=True)
     for file, temporary in zip(job.files, temporaries, strict=True):
         atomic.commit(temporary, file.path)
@@ -215,11 +207,11 @@ def _opened(job: _Job, temporaries: list[Path]) -> Iterator[list[int]]:
     """
     descriptors: list[int] = []
     try:
-        with _writing(job.folder):
+        with atomic.refusals(job.folder):
             for temporary in temporaries:
                 descriptors.append(os.open(temporary, os.O_WRONLY))
         yield descriptors
-        with _writing(job.folder):
+        with atomic.refusals(job.folder):
             for descriptor in descriptors:
                 os.fsync(descriptor)
     finally:
@@ -230,7 +222,7 @@ def _opened(job: _Job, temporaries: list[Path]) -> Iterator[list[int]]:
 def _render(job: _Job, slab: Slab, descriptors: list[int]) -> _Painted:
     mask = np.zeros((slab.last - slab.first, *job.masks.shape[2:]), dtype=job.masks.dtype)
     _paint(mask, job, slab)
-    with _writing(job.folder):
+    with atomic.refusals(job.folder):
         return _write(mask, job, slab, descriptors)
 
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from scaffold.arrays import ArrayFile, read_into
 from scaffold.dataset import labels
-from scaffold.dataset.arrays import ArrayFile, read_into
 from scaffold.dataset.layout import INDEX, PARTS, part_directory
 from scaffold.dataset.meta import META, Meta, load_meta, load_part
 from scaffold.dataset.plan import CHANNELS

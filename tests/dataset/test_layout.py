@@ -24,7 +24,7 @@ def test_layout_is_that_of_the_settings():
     config = small_config()
     layout = Layout.of(config)
     assert layout.n_parts == config.n_parts
-    size = sum(file.sample_bytes for file in layout.arrays(Path(), 0))
+    size = sum(file.item_bytes for file in layout.arrays(Path(), 0))
     assert size == config.volume_bytes
     assert part_directory(Path("parts"), 3) == Path("parts/0003")
 

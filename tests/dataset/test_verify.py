@@ -7,7 +7,7 @@ import os
 import pytest
 from small_datasets import flip
 
-from scaffold.dataset.arrays import ArrayFile
+from scaffold.arrays import ArrayFile
 from scaffold.dataset.verify import verify
 from scaffold.errors import DamagedFileError
 
