@@ -16,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from launching import scaffold_on
 from small_datasets import plain_render, small_config, write_instances
 
 from scaffold import atomic
@@ -254,7 +255,8 @@ def test_killed_rendering_leaves_nothing_declared(dense, tmp_path):
 def test_any_number_of_ranks_makes_the_same_bytes(dense, tmp_path, ranks):
     """Broken when the bytes of a part depend on how many ranks made it."""
     ours, theirs = tmp_path / "0001", dense.directory / "parts" / "0001"
-    _launch(ranks, _command(_study(tmp_path, dense.config), dense.instances, ours), check=True)
+    done = scaffold_on(ranks, *_command(_study(tmp_path, dense.config), dense.instances, ours))
+    assert done.returncode == 0, done.stderr
     assert _bytes(ours) == _bytes(theirs)
     indices = [json.loads((part / "part.json").read_text()) for part in (ours, theirs)]
     assert indices[0]["samples"] == indices[1]["samples"]
@@ -266,7 +268,8 @@ def test_more_ranks_than_samples_share_a_volume(tmp_path):
     config = small_config(n_categories=1, n_instances_used_per_fractal=6, val_split=50)
     instances = write_instances(tmp_path / "instances", config)
     render_part(config, 0, instances, tmp_path / "alone", Solo())
-    _launch(4, _command(_study(tmp_path, config), instances, tmp_path / "0000", part=0), check=True)
+    done = scaffold_on(4, *_command(_study(tmp_path, config), instances, tmp_path / "0000", part=0))
+    assert done.returncode == 0, done.stderr
     assert _bytes(tmp_path / "0000") == _bytes(tmp_path / "alone")
 
 
@@ -280,7 +283,7 @@ def test_one_rank_failing_stops_all_with_one_message(dense, tmp_path):
     clouds = np.load(instances / f"{category}.npy")
     clouds[instance] = np.inf
     np.save(instances / f"{category}.npy", clouds)
-    done = _launch(2, _command(_study(tmp_path, dense.config), instances, tmp_path / "0001"), check=False)
+    done = scaffold_on(2, *_command(_study(tmp_path, dense.config), instances, tmp_path / "0001"))
     assert done.returncode == ExitCode.DAMAGED
     assert done.stderr.count("not finite") == 1
     assert (
@@ -298,12 +301,3 @@ def _study(folder: Path, config: RunConfig) -> Path:
 def _command(study: Path, instances: Path, output: Path, part: int = 1) -> list[str]:
     options = {"--config": study, "--part": part, "--instances": instances, "--output": output}
     return ["render", *(str(word) for pair in options.items() for word in pair)]
-
-
-def _launch(ranks: int, command: list[str], check: bool) -> subprocess.CompletedProcess[str]:
-    mpiexec = Path(sys.executable).with_name("mpiexec")
-    launcher = str(mpiexec) if mpiexec.exists() else shutil.which("mpiexec")
-    if launcher is None:
-        pytest.skip("no mpiexec")
-    words = [launcher, "-n", str(ranks), sys.executable, "-m", "mpi4py", "-m", "scaffold", *command]
-    return subprocess.run([*words, "--ranks", str(ranks)], check=check, capture_output=True, text=True, timeout=100)

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from fractal_reference import scaling, small_config, system
+from launching import scaffold_on
 
 from scaffold.cli import main
 from scaffold.errors import DamagedFileError, ExitCode, UserError
@@ -211,13 +212,11 @@ def test_reading_what_is_not_there(clouds: Path, tmp_path: Path) -> None:
 
 @pytest.mark.multirank
 @pytest.mark.parametrize("ranks", [1, 2, 4])
-def test_ranks_change_no_byte(
-    ranks: int, clouds: Path, library: Path, study: Path, tmp_path: Path, scaffold_ranks: Callable
-) -> None:
+def test_ranks_change_no_byte(ranks: int, clouds: Path, library: Path, study: Path, tmp_path: Path) -> None:
     """145 clouds dealt to any number of ranks make the same file, and the same record of attenuation."""
     output = tmp_path / "new" / "1.npy"
     arguments = ["--categories", library, "--category", 1, "--output", output, "--threads", 2]
-    process = scaffold_ranks(ranks, "instances", "--config", study, *arguments)
+    process = scaffold_on(ranks, "instances", "--config", study, *arguments)
     assert process.returncode == 0, process.stderr
     assert process.stdout.count("4 of them attenuated") == 1
     assert process.stderr.count("runs away") == 4
@@ -228,7 +227,7 @@ def test_ranks_change_no_byte(
 
 
 @pytest.mark.multirank
-def test_ranks_fail_together(study: Path, tmp_path: Path, scaffold_ranks: Callable) -> None:
+def test_ranks_fail_together(study: Path, tmp_path: Path) -> None:
     """A failing rank must not leave the others in a collective: both end, with the cause's exit code."""
     folder = tmp_path / "llnl"
     folder.mkdir()
@@ -236,7 +235,7 @@ def test_ranks_fail_together(study: Path, tmp_path: Path, scaffold_ranks: Callab
     (folder / "000000.csv").write_text(row + row)
     assert main(["import-library", str(folder), "--output", str(tmp_path / "library")]) == 0
     arguments = ["--categories", tmp_path / "library" / "categories.csv", "--category", 0]
-    process = scaffold_ranks(2, "instances", "--config", study, *arguments, "--output", tmp_path / "0.npy")
+    process = scaffold_on(2, "instances", "--config", study, *arguments, "--output", tmp_path / "0.npy")
     assert process.returncode == ExitCode.USER_ERROR, process.stderr
     assert "rank 0 of 2, making instances of category 0: category 0, instance 0" in process.stderr
     assert not (tmp_path / "0.npy").exists()
