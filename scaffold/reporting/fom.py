@@ -21,7 +21,8 @@ from scaffold.config.identity import digest
 from scaffold.config.keys import value_of
 from scaffold.config.run import RunConfig
 from scaffold.errors import UserError
-from scaffold.reporting.results import DatasetStamp, Result, World, read_record, read_result, read_stats
+from scaffold.records import DatasetStamp, Result, World
+from scaffold.reporting.results import Training, read_record, read_training
 
 FORMAT_VERSION = 1
 _PUBLISHED_SEEDS = 3
@@ -132,23 +133,22 @@ def write_fom(directories: Iterable[Path], output: Path) -> FigureOfMerit:
         UserError: they are not seeds of one run.
         DamagedFileError: a result is missing or damaged.
     """
-    found = [(directory, read_result(directory)) for directory in directories]
-    figure = figure_of_merit(found)
+    figure = figure_of_merit([read_training(directory) for directory in directories])
     atomic.write_json(output, figure.model_dump(mode="json"))
     return figure
 
 
-def figure_of_merit(found: Sequence[tuple[Path, Result]]) -> FigureOfMerit:
-    """Join the seeds of one run: (directory, its result) of each.
+def figure_of_merit(trainings: Sequence[Training]) -> FigureOfMerit:
+    """Join the seeds of one run.
 
     Raises:
         UserError: they differ in run, ranks, settings or data, or a seed comes twice.
     """
-    _refuse_mixture(found)
-    found = sorted(found, key=lambda item: item[1].seed)
-    results = [result for _, result in found]
+    _refuse_mixture(trainings)
+    trainings = sorted(trainings, key=lambda training: training.result.seed)
+    results = [training.result for training in trainings]
     first = results[0]
-    seeds = [_seed_figures(directory, result) for directory, result in found]
+    seeds = [_seed_figures(training) for training in trainings]
     missing = _why_missing(results)
     steps = [seed.minibatch_time_s for seed in seeds if seed.minibatch_time_s is not None]
     return FigureOfMerit(
@@ -202,12 +202,14 @@ def differing(a: dict[str, Any], b: dict[str, Any]) -> list[str]:
     return [name for name in {**a, **b} if name not in a or name not in b or a[name] != b[name]]
 
 
-def _refuse_mixture(found: Sequence[tuple[Path, Result]]) -> None:
-    if not found:
+def _refuse_mixture(trainings: Sequence[Training]) -> None:
+    if not trainings:
         raise UserError("no result was named: a figure of merit needs at least one seed")
-    (reference, first), *others = found
-    for directory, result in others:
-        both = f"{reference} and {directory} are not seeds of one run"
+    reference, *others = trainings
+    first = reference.result
+    for training in others:
+        result = training.result
+        both = f"{reference.directory} and {training.directory} are not seeds of one run"
         if (result.run, result.ranks) != (first.run, first.ranks):
             raise UserError(
                 f"{both}: they are of {first.run}/ranks{first.ranks} and {result.run}/ranks{result.ranks};"
@@ -229,10 +231,12 @@ def _refuse_mixture(found: Sequence[tuple[Path, Result]]) -> None:
                 f"{both}: their data differ ({first.dataset.digest} and {result.dataset.digest});"
                 " run Snakemake again, it redoes what is out of date"
             )
-    seeds = [result.seed for _, result in found]
+    seeds = [training.result.seed for training in trainings]
     repeated = sorted({seed for seed in seeds if seeds.count(seed) > 1})
     if repeated:
-        raise UserError(f"seed {repeated[0]} is named twice: {', '.join(str(path) for path, _ in found)}")
+        raise UserError(
+            f"seed {repeated[0]} is named twice: {', '.join(str(training.directory) for training in trainings)}"
+        )
 
 
 def _why_missing(results: Sequence[Result]) -> str | None:
@@ -268,9 +272,9 @@ def _warnings(results: Sequence[Result]) -> list[str]:
     return warnings
 
 
-def _seed_figures(directory: Path, result: Result) -> SeedFigures:
-    stats = read_stats(directory / "train_stats.csv")
-    training_s = float(stats.train_duration.sum())
+def _seed_figures(training: Training) -> SeedFigures:
+    result = training.result
+    training_s = float(training.stats.train_duration.sum())
     complete = result.converged and result.settings.epochs == -1
     return SeedFigures(
         seed=result.seed,
@@ -278,7 +282,7 @@ def _seed_figures(directory: Path, result: Result) -> SeedFigures:
         epochs=result.epochs,
         total_optimizer_steps=result.total_optimizer_steps,
         val_dice=result.val_dice,
-        time_to_target_s=result.epoch_time_s + result.checkpoint_stall_s if complete else None,
+        time_to_target_s=result.time_to_target_s if complete else None,
         llnl_fom=1 / result.epoch_time_s if complete else None,
         epoch_time_s=result.epoch_time_s,
         checkpoint_stall_s=result.checkpoint_stall_s,

@@ -16,7 +16,7 @@ from cycler import cycler
 from matplotlib.figure import Figure
 
 from scaffold import atomic
-from scaffold.reporting.results import Result
+from scaffold.records import Result
 
 BLUE, ORANGE, GREEN, VERMILION, SKY, PURPLE, YELLOW = (
     "#0072B2", "#E69F00", "#009E73", "#D55E00", "#56B4E9", "#CC79A7", "#F0E442",

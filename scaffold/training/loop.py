@@ -21,12 +21,13 @@ from scaffold.errors import IncurableError, StoppedError
 from scaffold.parallel.control import StopRequests
 from scaffold.parallel.launch import Context
 from scaffold.progress import track
+from scaffold.records import Row
 from scaffold.training.checkpoint import Checkpoints
 from scaffold.training.evaluation import evaluate
 from scaffold.training.profiling import StepProfiler
 from scaffold.training.replicas import unwrapped
 from scaffold.training.state import capture
-from scaffold.training.statistics import Row, Statistics
+from scaffold.training.statistics import Statistics
 from scaffold.training.step import Batch, Learner, train_step
 from scaffold.training.timing import StepTimer
 

@@ -9,7 +9,7 @@ import pytest
 from scaffold.config import keys
 from scaffold.reporting.compare import Ratio, compare, verdict
 from scaffold.reporting.fom import figure_of_merit
-from scaffold.reporting.results import read_result
+from scaffold.reporting.results import read_training
 
 
 @pytest.fixture
@@ -18,7 +18,7 @@ def figure(training):
         found = []
         for seed, epoch_s in enumerate(seconds, 1):
             directory = training(seed=seed, epoch_s=epoch_s, **arguments).publish()
-            found.append((directory, read_result(directory)))
+            found.append(read_training(directory))
         return figure_of_merit(found)
 
     return make

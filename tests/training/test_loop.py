@@ -13,12 +13,13 @@ from tiny_learner import CONFIG, TinySamples, tiny_learner, training_batches, va
 from scaffold.errors import IncurableError, StoppedError
 from scaffold.parallel.control import StopRequests
 from scaffold.parallel.launch import Context
+from scaffold.records import TIME_COLUMNS
 from scaffold.training import checkpoint, loop
 from scaffold.training.checkpoint import LAST, Checkpoints
 from scaffold.training.loop import Training
 from scaffold.training.profiling import StepProfiler
 from scaffold.training.state import restore
-from scaffold.training.statistics import TIME_COLUMNS, Statistics
+from scaffold.training.statistics import Statistics
 
 
 def training(folder, samples=5, deadline=None, **keys):
