@@ -87,12 +87,6 @@ def write(path: str | os.PathLike[str], mode: str = "wb") -> Iterator[IO[Any]]:
             temporary.unlink()
 
 
-def write_bytes(path: str | os.PathLike[str], content: bytes) -> None:
-    """Write ``content`` to ``path`` atomically."""
-    with write(path) as file:
-        file.write(content)
-
-
 def write_text(path: str | os.PathLike[str], content: str) -> None:
     """Write ``content`` to ``path`` atomically, as UTF-8."""
     with write(path, "w") as file:

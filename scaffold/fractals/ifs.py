@@ -98,11 +98,6 @@ def points(params: NDArray[np.float64], n: int, key: int) -> NDArray[np.float64]
     return cloud
 
 
-def is_bounded(cloud: NDArray[np.floating]) -> bool:
-    """Return whether every coordinate of ``cloud``, (n, 3), is finite and within :data:`LIMIT`."""
-    return bool(np.all(np.abs(cloud) <= LIMIT))
-
-
 def random_system(candidate: int, coefficients: int) -> NDArray[np.float64]:
     """Return a random system: coefficients from U[-1, 1), probabilities |det A_t| / sum |det A|.
 
@@ -118,38 +113,6 @@ def random_system(candidate: int, coefficients: int) -> NDArray[np.float64]:
     return params
 
 
-def moments(params: NDArray[np.float64], n: int, key: int) -> NDArray[np.float64] | None:
-    """Return what the acceptance test needs of a cloud, without storing it.
-
-    One pass: sums of deviations from the first point of each block of 256 points, blocks merged in
-    order by Chan's rule. Deviations are taken from a point of the cloud itself, so that nothing cancels
-    however far the cloud lies from the origin, and rounding grows with 256 + n / 256, not with n.
-
-    Returns:
-        (4, 3) float64: minimum, maximum, mean, and sum of squared deviations from the mean, by axis;
-        None for a runaway.
-    """
-    summary = np.empty((4, 3))
-    return summary if _moments(np.ascontiguousarray(params, np.float64), np.uint64(key), n, summary) else None
-
-
-def judge(params: NDArray[np.float64], n: int, key: int, normalize: float, threshold: float) -> Verdict:
-    """Decide whether a system is a category.
-
-    It is, if no coordinate of its cloud of ``n`` points leaves :data:`LIMIT`, each axis has a positive
-    range, and the population variance of (x - mean) * 2 * normalize / range exceeds ``threshold`` on
-    every axis.
-
-    The game stops at the first block with a runaway, which is exact: no later point takes it back. No
-    other exit is taken. To judge by a prefix of the cloud is a guess, since the points still to come may
-    all lie at the ends of the range, which puts the variance above the threshold. Only when less than the
-    share threshold / normalize^2 of the points (15 % by default) is left can they not, so an exact exit
-    could save no more than that share of the time.
-    """
-    params = np.ascontiguousarray(params, np.float64)
-    return Verdict(_judge(params, np.uint64(key), n, normalize, threshold, np.empty((4, 3))))
-
-
 def examine(
     first: int,
     verdicts: NDArray[np.int8],
@@ -161,14 +124,24 @@ def examine(
 ) -> None:
     """Judge the candidates ``first``, ``first`` + 1, ...: fill ``verdicts``, (m,), with :class:`Verdict`.
 
+    A system is a category, if no coordinate of its cloud of ``n`` points leaves :data:`LIMIT`, each axis has a
+    positive range, and the population variance of (x - mean) * 2 * normalize / range exceeds ``threshold``
+    on every axis.
+
+    The game stops at the first block with a runaway, which is exact: no later point takes it back. No
+    other exit is taken. To judge by a prefix of the cloud is a guess, since the points still to come may
+    all lie at the ends of the range, which puts the variance above the threshold. Only when less than the
+    share threshold / normalize^2 of the points (15 % by default) is left can they not, so an exact exit
+    could save no more than that share of the time.
+
     Args:
         first: number of the first candidate.
         verdicts: to be filled; its length says how many candidates.
         coefficients: key of the stream of coefficients, see :func:`random_system`.
         clouds: key of a stream whose word k is the key of candidate k's cloud.
         n: points of a cloud.
-        normalize: see :func:`judge`.
-        threshold: see :func:`judge`.
+        normalize: half width of the cloud, along each axis, for the test of variance.
+        threshold: what the variance must exceed.
     """
     _examine(first, np.uint64(coefficients), np.uint64(clouds), n, normalize, threshold, verdicts)
 
@@ -245,6 +218,18 @@ def _merge(
 
 @compiled
 def _moments(params: NDArray[np.float64], stream: np.uint64, n: int, summary: NDArray[np.float64]) -> bool:
+    """Fill what the acceptance test needs of a cloud, without storing it; return False for a runaway.
+
+    One pass: sums of deviations from the first point of each block of 256 points, blocks merged in
+    order by Chan's rule. Deviations are taken from a point of the cloud itself, so that nothing cancels
+    however far the cloud lies from the origin, and rounding grows with 256 + n / 256, not with n.
+
+    Args:
+        params: (2, 13) float64.
+        stream: key of the cloud's stream.
+        n: points of the cloud.
+        summary: (4, 3) float64: minimum, maximum, mean, and sum of squared deviations from the mean, by axis.
+    """
     bound = _map_bound(params[0, 12])
     counter = stream
     x, y, z = 0.0, 0.0, 0.0
