@@ -42,8 +42,14 @@ class RunSpec(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
     config: RunConfig
-    ranks: list[_PositiveInt] = Field(default_factory=lambda: [1], min_length=1)
-    seeds: list[Annotated[int, Field(ge=0, lt=2**63)]] = Field(min_length=1)
+    ranks: list[_PositiveInt] = Field(
+        default_factory=lambda: [1],
+        min_length=1,
+        description="rank counts that the run is trained with, one training each",
+    )
+    seeds: list[Annotated[int, Field(ge=0, lt=2**63)]] = Field(
+        min_length=1, description="training seeds (weights, sample order); the data keep `seed`"
+    )
     resources: Resources = Field(default_factory=Resources)
 
 
@@ -151,6 +157,13 @@ class Study:
         return {"runs": {name: _flatten(spec) for name, spec in self.runs.items()}}
 
 
+def merge(base: Any, over: Any) -> Any:
+    """Return ``over`` laid over ``base``: key by key where both are mappings, at any depth, else ``over`` alone."""
+    if not isinstance(base, Mapping) or not isinstance(over, Mapping):
+        return over
+    return {**base, **{key: merge(base.get(key), value) for key, value in over.items()}}
+
+
 def parse_overrides(overrides: Iterable[str]) -> tuple[dict[str, Any], list[Problem]]:
     """Parse ``key=value`` texts; values are YAML, so ``--set seed=7`` is an integer."""
     forced: dict[str, Any] = {}
@@ -171,7 +184,7 @@ def parse_overrides(overrides: Iterable[str]) -> tuple[dict[str, Any], list[Prob
             wrong = _validate(single, "")[1]
             problems += [replace(problem, key=f"--set {problem.key}") for problem in wrong]
             if not wrong:
-                forced = _merge(forced, single)
+                forced = merge(forced, single)
     return forced, problems
 
 
@@ -226,7 +239,7 @@ def _resolve(
     """Resolve one run, and find what is wrong with it; ``defaults`` is None if they are wrong themselves."""
     prefix = f"runs.{name}"
     launch = {key: entry[key] for key in _LAUNCH_KEYS if key in entry}
-    keys = _merge(_merge(defaults or {}, {k: v for k, v in entry.items() if k not in launch}), forced)
+    keys = merge(merge(defaults or {}, {k: v for k, v in entry.items() if k not in launch}), forced)
     config, problems = _validate(keys, prefix, _LAUNCH_KEYS)
     # A config that is wrong is no reason to be silent about the launch keys.
     stand_in = config or RunConfig()
@@ -258,14 +271,6 @@ def _validate(
     except ValidationError as error:
         known = [*(dotted for dotted, _, _ in iter_keys(RunConfig)), *also_known]
         return None, from_validation(error, prefix, known)
-
-
-def _merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    merged = dict(base)
-    for name, value in over.items():
-        nested = isinstance(value, Mapping) and isinstance(merged.get(name), Mapping)
-        merged[name] = _merge(merged[name], value) if nested else value
-    return merged
 
 
 def _assign(mapping: dict[str, Any], dotted: str, value: Any) -> dict[str, Any]:

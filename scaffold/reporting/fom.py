@@ -23,6 +23,7 @@ from scaffold.config.run import RunConfig
 from scaffold.errors import UserError
 from scaffold.records import DatasetStamp, Result, World
 from scaffold.reporting.results import Training, read_record, read_training
+from scaffold.wording import count
 
 FORMAT_VERSION = 1
 _PUBLISHED_SEEDS = 3
@@ -180,21 +181,17 @@ def figure_of_merit(trainings: Sequence[Training]) -> FigureOfMerit:
 
 def headline(figure: FigureOfMerit) -> str:
     """Return the figure of merit in one sentence."""
-    where = f"{figure.run} on {ranks_text(figure.ranks)} ({figure.world.device})"
+    where = f"{figure.run} on {count(figure.ranks, 'rank')} ({figure.world.device})"
     if figure.time_to_target_s is None or figure.llnl_fom is None:
         return f"{where}: no figure of merit, because {figure.missing}"
     time = figure.time_to_target_s
-    count = len(figure.seeds)
-    seeds = "1 seed" if count == 1 else f"median of {count} seeds, {time.min:.4g} to {time.max:.4g} s"
+    seeds = count(len(figure.seeds), "seed")
+    if len(figure.seeds) > 1:
+        seeds = f"median of {seeds}, {time.min:.4g} to {time.max:.4g} s"
     return (
         f"{where}: validation Dice {figure.must_match['target_dice']:g} in {time.median:.4g} s ({seeds});"
         f" LLNL's figure of merit {figure.llnl_fom.median:.4g} / s"
     )
-
-
-def ranks_text(ranks: int) -> str:
-    """Return ``1 rank`` or ``N ranks``."""
-    return f"{ranks} rank{'s' if ranks != 1 else ''}"
 
 
 def differing(a: dict[str, Any], b: dict[str, Any]) -> list[str]:
@@ -254,10 +251,7 @@ def _why_missing(results: Sequence[Result]) -> str | None:
 def _warnings(results: Sequence[Result]) -> list[str]:
     warnings = []
     if len(results) < _PUBLISHED_SEEDS:
-        warnings.append(
-            f"{len(results)} seed{'s' if len(results) != 1 else ''}; LLNL asks for the median of at least"
-            f" {_PUBLISHED_SEEDS}"
-        )
+        warnings.append(f"{count(len(results), 'seed')}; LLNL asks for the median of at least {_PUBLISHED_SEEDS}")
     commits = sorted({result.commit for result in results})
     if len(commits) > 1:
         warnings.append(f"the seeds were trained by different commits: {', '.join(commits)}")
