@@ -122,7 +122,7 @@ class Samples(Dataset[Item]):
         return out
 
 
-def paint(mask: torch.Tensor, palette: torch.Tensor) -> torch.Tensor:
+def colour(mask: torch.Tensor, palette: torch.Tensor) -> torch.Tensor:
     """Return the images of a batch of masks, bitwise what ``storage.image: dense`` stores.
 
     Args:

@@ -64,7 +64,7 @@ def rebuild_command(path: Path) -> str:
     return f"snakemake --profile profiles/local --force {path}"
 
 
-def damaged(path: Path, problem: str, cause: BaseException | None = None) -> NoReturn:
+def raise_damaged(path: Path, problem: str, cause: BaseException | None = None) -> NoReturn:
     """Raise the error that says that ``path`` cannot be used and how to make it again."""
     raise DamagedFileError(path, problem, rebuild_command(path)) from cause
 
@@ -78,12 +78,12 @@ def read_record(path: Path, model: type[_Model]) -> _Model:
     try:
         return model.model_validate_json(path.read_bytes())
     except OSError as error:
-        damaged(path, f"cannot be read: {error.strerror}", error)
+        raise_damaged(path, f"cannot be read: {error.strerror}", error)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
         detail = f"{where}: {first['msg']}" if where else "it is truncated or not JSON"
-        damaged(path, f"is not a valid {path.name} ({detail})", error)
+        raise_damaged(path, f"is not a valid {path.name} ({detail})", error)
 
 
 def read_result(directory: Path) -> Result:
@@ -103,16 +103,16 @@ def read_training(directory: Path) -> Training:
     try:
         known = result.settings
     except ValidationError as error:
-        damaged(path, f"has settings that this version does not know ({error.errors()[0]['loc']})", error)
+        raise_damaged(path, f"has settings that this version does not know ({error.errors()[0]['loc']})", error)
     if result.epochs == 0:
         raise UserError(
             f"{path}: no epoch was trained (epochs is {known.epochs}, target_dice {known.target_dice:g}),"
             " so there is nothing to report"
         )
     if result.world.ranks != result.ranks:
-        damaged(path, f"is contradictory: trained on {result.world.ranks} ranks, published as {result.ranks}")
+        raise_damaged(path, f"is contradictory: trained on {result.world.ranks} ranks, published as {result.ranks}")
     if result.converged != (result.val_dice >= known.target_dice):
-        damaged(path, f"is contradictory: converged is {result.converged} at val_dice {result.val_dice}")
+        raise_damaged(path, f"is contradictory: converged is {result.converged} at val_dice {result.val_dice}")
     stats = read_stats(directory / "train_stats.csv")
     for name, told, summed in (
         ("epochs", result.epochs, len(stats)),
@@ -122,7 +122,7 @@ def read_training(directory: Path) -> Training:
         ("val_dice", result.val_dice, stats.val_dice.iloc[-1]),
     ):
         if not math.isclose(told, summed, rel_tol=_SUM_TOLERANCE):
-            damaged(path, f"does not belong to its train_stats.csv: {name} is {told}, there it is {summed}")
+            raise_damaged(path, f"does not belong to its train_stats.csv: {name} is {told}, there it is {summed}")
     return Training(directory, result, stats)
 
 
@@ -135,26 +135,26 @@ def read_stats(path: Path) -> pd.DataFrame:
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        damaged(path, f"cannot be read: {getattr(error, 'strerror', None) or error}", error)
+        raise_damaged(path, f"cannot be read: {getattr(error, 'strerror', None) or error}", error)
     if not text.endswith("\n"):
-        damaged(path, "is truncated: its last line has no end")
+        raise_damaged(path, "is truncated: its last line has no end")
     try:
         # By way of text: pandas' own parser of numbers may miss the last bit.
         cells = pd.read_csv(io.StringIO(text), dtype=str, keep_default_na=False)
         stats = cells.map(lambda cell: float(cell) if cell else math.nan)
     except (ValueError, TypeError) as error:
-        damaged(path, f"is not a table of numbers: {error}", error)
+        raise_damaged(path, f"is not a table of numbers: {error}", error)
     missing = [name for name in COLUMNS if name not in stats.columns]
     if missing:
-        damaged(path, f"lacks the column {missing[0]}")
+        raise_damaged(path, f"lacks the column {missing[0]}")
     if stats.empty:
-        damaged(path, "has no row: no epoch was trained")
+        raise_damaged(path, "has no row: no epoch was trained")
     if not np.isfinite(stats[list(_NEVER_EMPTY)].to_numpy()).all():
-        damaged(path, "has an empty or non-finite value")
+        raise_damaged(path, "has an empty or non-finite value")
     if not (stats[["epoch_duration", "train_duration"]] > 0).all(axis=None):
-        damaged(path, "has an epoch that took no time")
+        raise_damaged(path, "has an epoch that took no time")
     if not np.array_equal(stats.epoch, np.arange(1, len(stats) + 1)):
-        damaged(path, "does not list the epochs 1, 2, ... in order")
+        raise_damaged(path, "does not list the epochs 1, 2, ... in order")
     whole = ["epoch", "optimizer_steps", "total_optimizer_steps"]
     return stats.astype(dict.fromkeys(whole, np.int64))
 
@@ -169,7 +169,7 @@ def read_predictions(path: Path) -> Predictions:
         with np.load(path, allow_pickle=False) as file:
             found = Predictions(**{name: file[name] for name in Predictions.__dataclass_fields__})
     except (OSError, KeyError, ValueError, EOFError, zipfile.BadZipFile) as error:
-        damaged(path, f"cannot be read: {error}", error)
+        raise_damaged(path, f"cannot be read: {error}", error)
     n, *plane = found.truth.shape
     shapes = {
         "image": (n, 3, *plane),
@@ -181,7 +181,7 @@ def read_predictions(path: Path) -> Predictions:
     }
     for name, shape in shapes.items():
         if getattr(found, name).shape != shape or not n:
-            damaged(path, f"is inconsistent: {name} has the shape {getattr(found, name).shape}")
+            raise_damaged(path, f"is inconsistent: {name} has the shape {getattr(found, name).shape}")
     if max(found.truth.max(), found.prediction.max()) >= len(found.palette):
-        damaged(path, f"has a label beyond its palette of {len(found.palette)} colours")
+        raise_damaged(path, f"has a label beyond its palette of {len(found.palette)} colours")
     return found
