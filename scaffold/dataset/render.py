@@ -25,13 +25,14 @@ from scaffold.config import RunConfig, config_id
 from scaffold.config.identity import dataset_settings
 from scaffold.dataset import labels, voxelize
 from scaffold.dataset.arrays import ArrayFile, write_at
-from scaffold.dataset.layout import INDEX, Layout, rebuild_command
+from scaffold.dataset.layout import INDEX, Layout
 from scaffold.dataset.meta import PART_FORMAT, PART_FORMAT_VERSION, PartIndex, PartSample
 from scaffold.dataset.plan import CHANNELS, Plan, make_plan
 from scaffold.errors import DamagedFileError, UserError, WriteError
 from scaffold.fractals.instances import load_instance
 from scaffold.parallel.team import Team
 from scaffold.progress import track
+from scaffold.remedy import rebuild_command
 
 MEMORY = 4 * 2**30
 """Bytes that clouds, masks and buffers of one worker may take."""

@@ -20,6 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from scaffold.config import RunConfig
 from scaffold.errors import DamagedFileError, UserError
+from scaffold.remedy import rebuild_command
 
 LLNL_COLUMNS = (
     "epoch", "epoch_loss", "overall_loss", "val_loss_epoch", "val_loss_avg", "train_dice", "val_dice",
@@ -161,11 +162,6 @@ class Predictions:
     depth: NDArray[np.int64]
     dice: NDArray[np.float64]
     palette: NDArray[np.float32]
-
-
-def rebuild_command(path: Path) -> str:
-    """Return the command that makes the workflow's file ``path`` again."""
-    return f"snakemake --profile profiles/local --force {path}"
 
 
 def damaged(path: Path, problem: str, cause: BaseException | None = None) -> NoReturn:

@@ -34,7 +34,10 @@ def test_fom_of_a_damaged_result(training, tmp_path, capsys):
     (directory / "result.json").write_text("{")
     output = tmp_path / "fom.json"
     assert main(["fom", "--results", str(directory), "--output", str(output)]) == 65
-    assert f"rebuild it with: snakemake --profile profiles/local --force {directory}" in capsys.readouterr().err
+    assert (
+        f"rebuild it with: snakemake --profile profiles/local --configfile results/study.yaml --force {directory}"
+        in capsys.readouterr().err
+    )
     assert not output.exists()
 
 
