@@ -62,6 +62,13 @@ def test_other_study_replaces_the_default(fresh: Workspace) -> None:
     assert "results/runs/small/" not in output
 
 
+def test_keys_of_the_command_line(fresh: Workspace) -> None:
+    """The command of the user guide: what Snakemake makes of the text must still be the study's types."""
+    study = Study.load(fresh.folder / "config/config.yaml", ["seed=7", "n_fracts_per_vol=1"])
+    output = fresh.make("--dry-run", "--config", "defaults={seed: 7, n_fracts_per_vol: 1}")
+    assert f"results/datasets/{dataset_name(study.runs['small'].config)}/meta.yaml" in output
+
+
 def test_training_that_the_study_lacks_is_said(fresh: Workspace) -> None:
     """A target with a rank count outside the study must not train something unchecked."""
     done = fresh.snakemake("--dry-run", "results/runs/small/ranks3/seed1/result.json")
