@@ -1,5 +1,6 @@
 """From a study file to the plan of jobs, and what is said where that cannot be."""
 
+import re
 import shutil
 
 import pytest
@@ -99,6 +100,9 @@ def test_launcher_is_the_profiles(fresh: Workspace) -> None:
     assert "-- aprun -n 4 python -m mpi4py -m scaffold render" in output
     assert "parts/0000 --ranks 4" in output
     assert "mpiexec" not in output
+    (memory,) = re.findall(r"tasks=4, .*mem_mb=(\d+)", output)
+    # Four interpreters and their clouds; a single one asks for some 530 MB.
+    assert int(memory) > 2000
 
 
 def test_submitted_job_reads_the_resolved_study(fresh: Workspace) -> None:

@@ -86,10 +86,12 @@ onerror:
     study_files.seal_finished(STUDY, RESULTS)
 
 
-def render_mem_mb(wildcards) -> int:
-    """Return the memory of rendering a part: a cloud, and at most 4 GiB of samples."""
-    config = DATASETS[wildcards.dataset]
-    return 1000 + (min(config.volume_bytes, 2**32) + 12 * config.point_num) // 10**6
+def render_mem_mb(wildcards, rulename) -> int:
+    """Return the memory of rendering a part, by as many tasks as the profile gives the rule."""
+    from scaffold.dataset.render import memory_of_ranks
+
+    tasks = workflow.get_rule(rulename).resources["tasks"].value
+    return -(-memory_of_ranks(DATASETS[wildcards.dataset], tasks) // 10**6)
 
 
 def instance_files(library: str) -> list[str]:
