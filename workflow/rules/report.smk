@@ -133,6 +133,7 @@ rule summary:
         runtime=10,
     params:
         inputs=every_fom,
-        code=code_of_report("summary.py"),
-    script:
-        "../scripts/summary.py"
+        code=code_of_report(),
+    shell:
+        "exec python -m scaffold.attempt --log {log} --"
+        " python -m scaffold summary {output} --foms {input}"
