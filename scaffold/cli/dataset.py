@@ -63,8 +63,9 @@ def _publish(arguments: argparse.Namespace) -> None:
 
 
 def _verify(arguments: argparse.Namespace) -> int:
-    from scaffold.dataset.layout import INDEX, rebuild_command
+    from scaffold.dataset.layout import INDEX
     from scaffold.dataset.verify import verify
+    from scaffold.remedy import rebuild_command
 
     findings = verify(arguments.directory, arguments.threads)
     for finding in findings:

@@ -23,8 +23,8 @@ defaults, and `ranks:`, `seeds:`, `resources:`). Another study *replaces* the de
     snakemake --profile profiles/local --configfile config/scale7.yaml
 
 `scaffold check-config FILE` tells everything wrong with a file at once. `--set key=value` overrides a
-key on any `scaffold` verb that reads a study. A command-line `--set` beats the file, the file beats
-the default, and nothing else sets a key.
+key on any `scaffold` verb that reads a study, `--config 'defaults={key: value}'` in a Snakemake command.
+The command line beats the file, the file beats the default, and nothing else sets a key.
 
 * **stage**: the first stage whose result the key defines; changing it redoes that stage and what
   follows. Keys of stage `launch` change no result and redo nothing.

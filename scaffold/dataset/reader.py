@@ -18,10 +18,11 @@ from numpy.typing import NDArray
 from torch.utils.data import Dataset
 
 from scaffold.arrays import ArrayFile, read_into
-from scaffold.dataset.layout import PARTS, Split, part_directory, rebuild_command
+from scaffold.dataset.layout import PARTS, Split, part_directory
 from scaffold.dataset.meta import load_meta
 from scaffold.dataset.plan import CHANNELS
 from scaffold.errors import DamagedFileError, UserError
+from scaffold.remedy import rebuild_command
 
 Block = tuple[slice, slice, slice]
 _Bounds = tuple[tuple[int, int], ...]

@@ -36,6 +36,7 @@ from scaffold.fractals import ifs
 from scaffold.fractals.categories import COEFFICIENT_NAMES
 from scaffold.parallel.team import Solo, Team
 from scaffold.progress import track
+from scaffold.remedy import rebuild_command
 
 FACTORS = (0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.1, 1.2, 1.3, 1.4, 1.5, 1.6)
 
@@ -177,9 +178,9 @@ def load_instance(path: str | os.PathLike[str], instance: int) -> NDArray[np.flo
             file.seek(instance * _cloud_bytes(points), os.SEEK_CUR)
             cloud = np.fromfile(file, _DTYPE, points * 3)
     except FileNotFoundError:
-        raise UserError(f"{path} does not exist; make it with: {_remedy(path)}") from None
+        raise UserError(f"{path} does not exist; make it with: {rebuild_command(path)}") from None
     except OSError as error:
-        raise DamagedFileError(path, f"cannot be read ({error.strerror})", _remedy(path)) from error
+        raise DamagedFileError(path, f"cannot be read ({error.strerror})", rebuild_command(path)) from error
     return cloud.reshape(points, 3)
 
 
@@ -258,23 +259,19 @@ def _read_header(file: BinaryIO, path: Path) -> int:
             raise ValueError(f"its format version is {version}")
         shape, fortran_order, dtype = npy.read_array_header_1_0(file)
     except ValueError as error:
-        raise DamagedFileError(path, f"is not a .npy file ({error})", _remedy(path)) from None
+        raise DamagedFileError(path, f"is not a .npy file ({error})", rebuild_command(path)) from None
     if len(shape) != 3 or (shape[0], shape[2]) != (INSTANCES_PER_CATEGORY, 3) or fortran_order or dtype != _DTYPE:
         problem = f"holds {dtype} {shape} instead of float32 ({INSTANCES_PER_CATEGORY}, points, 3)"
-        raise DamagedFileError(path, problem, _remedy(path))
+        raise DamagedFileError(path, problem, rebuild_command(path))
     points: int = shape[1]
     found, expected = os.fstat(file.fileno()).st_size, file.tell() + INSTANCES_PER_CATEGORY * _cloud_bytes(points)
     if found != expected:
-        raise DamagedFileError(path, f"has {found} bytes instead of {expected}", _remedy(path))
+        raise DamagedFileError(path, f"has {found} bytes instead of {expected}", rebuild_command(path))
     return points
 
 
 def _cloud_bytes(points: int) -> int:
     return points * 3 * _DTYPE.itemsize
-
-
-def _remedy(path: Path) -> str:
-    return f"snakemake --profile profiles/local --forcerun {path}"
 
 
 def _warn(category: int, attenuated: list[Attenuated]) -> None:

@@ -20,6 +20,7 @@ from pydantic import BaseModel, ValidationError
 
 from scaffold.errors import DamagedFileError, UserError
 from scaffold.records import COLUMNS, Result
+from scaffold.remedy import rebuild_command
 
 _NEVER_EMPTY = tuple(name for name in COLUMNS if name != "minibatch_duration")
 _SUM_TOLERANCE = 1e-9
@@ -57,11 +58,6 @@ class Predictions:
     depth: NDArray[np.int64]
     dice: NDArray[np.float64]
     palette: NDArray[np.float32]
-
-
-def rebuild_command(path: Path) -> str:
-    """Return the command that makes the workflow's file ``path`` again."""
-    return f"snakemake --profile profiles/local --force {path}"
 
 
 def raise_damaged(path: Path, problem: str, cause: BaseException | None = None) -> NoReturn:

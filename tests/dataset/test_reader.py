@@ -147,7 +147,9 @@ def test_missing_and_short_files_are_found_at_the_start(dense, copied, name, dam
     """Broken when a file that lacks is met only hours into the training, or without the way to rebuild it."""
     path = copied(dense) / "parts" / "0001" / name
     damage(path)
-    command = re.escape(f"snakemake --profile profiles/local --force results/copy/parts/0001/{name}")
+    command = re.escape(
+        f"snakemake --profile profiles/local --configfile results/study.yaml --force results/copy/parts/0001/{name}"
+    )
     with pytest.raises(DamagedFileError, match=command):
         Samples(path.parents[2] / "meta.yaml", "training")
 

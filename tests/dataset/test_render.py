@@ -23,7 +23,7 @@ from scaffold import atomic
 from scaffold.config import RunConfig
 from scaffold.dataset import labels, render
 from scaffold.dataset.meta import load_part
-from scaffold.dataset.render import cut, deepest_slab, render_part
+from scaffold.dataset.render import MEMORY, cut, deepest_slab, memory_of_ranks, render_part
 from scaffold.errors import ExitCode, UserError
 from scaffold.parallel.team import RankError, Solo
 
@@ -102,6 +102,16 @@ def test_memory_stays_within_the_bound(tmp_path):
         tracemalloc.stop()
     assert peak < memory
     assert _bytes(tmp_path / "0000") == _bytes(tmp_path / "warm")
+
+
+@pytest.mark.parametrize("scale", [4, 7, 11, 12])
+def test_memory_asked_for_is_what_every_rank_may_take(scale):
+    """Broken when a scheduler kills the ranks of a part because one rank's memory was asked for."""
+    config = RunConfig(problem_scale=scale)
+    slab = deepest_slab(config) * config.vol_size**2 * 2
+    one = memory_of_ranks(config, 1)
+    assert slab + config.point_num * 12 < one < MEMORY + 600 * 2**20
+    assert memory_of_ranks(config, 4) == 4 * one
 
 
 @pytest.mark.parametrize(("scale", "whole"), [(8, True), (10, True), (11, False), (12, False)])

@@ -58,7 +58,7 @@ def test_a_damaged_library_ends_with_its_own_exit_code(
     assert run(*arguments) == ExitCode.DAMAGED
     error = capsys.readouterr().err
     assert f"{copy} is truncated" in error
-    assert "--forcerun search_categories" in error
+    assert f"--force {copy}" in error
     assert "Traceback" not in error
 
 

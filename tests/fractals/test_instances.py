@@ -200,7 +200,9 @@ def test_a_damaged_file_is_named(damage: Callable[[bytes], bytes], message: str,
     path.write_bytes(damage(clouds.read_bytes()))
     with pytest.raises(DamagedFileError, match=message) as error:
         load_instance(path, 3)
-    assert f"rebuild it with: snakemake --profile profiles/local --forcerun {path}" in str(error.value)
+    assert f"rebuild it with: snakemake --profile profiles/local --configfile results/study.yaml --force {path}" in str(
+        error.value
+    )
 
 
 def test_reading_what_is_not_there(clouds: Path, tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ def test_unreadable_result_names_file_and_remedy(training, content):
     with pytest.raises(DamagedFileError) as caught:
         read_result(directory)
     assert str(caught.value).startswith(str(path))
-    assert f"snakemake --profile profiles/local --force {path}" in str(caught.value)
+    assert f"snakemake --profile profiles/local --configfile results/study.yaml --force {path}" in str(caught.value)
 
 
 @pytest.mark.parametrize("name", ["result.json", "train_stats.csv"])
