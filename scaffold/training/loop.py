@@ -18,8 +18,8 @@ from torch.utils.data import DataLoader
 
 from scaffold.config import RunConfig
 from scaffold.errors import IncurableError, StoppedError
-from scaffold.parallel.control import StopRequests
 from scaffold.parallel.launch import Context
+from scaffold.parallel.stopping import StopRequests
 from scaffold.progress import track
 from scaffold.training.checkpoint import Checkpoints
 from scaffold.training.evaluation import evaluate

@@ -28,8 +28,8 @@ from scaffold.errors import ExitCode, IncurableError, ScaffoldError, StoppedErro
 from scaffold.model.unet import build as build_network
 from scaffold.parallel import ending
 from scaffold.parallel.alarm import Alarm, Failure
-from scaffold.parallel.control import StopRequests
 from scaffold.parallel.launch import Context, is_lost_rank, lost_rank
+from scaffold.parallel.stopping import StopRequests
 from scaffold.parallel.team import RankError
 from scaffold.training import class_weights, predictions, result, tensorfile
 from scaffold.training.checkpoint import Checkpoints

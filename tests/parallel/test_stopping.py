@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from scaffold.parallel.control import SIGNALS, StopRequests
 from scaffold.parallel.launch import Context
+from scaffold.parallel.stopping import SIGNALS, StopRequests
 
 
 @pytest.mark.parametrize("number", SIGNALS)
