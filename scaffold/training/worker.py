@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import random
+import signal
 import sys
 import time
 import traceback
@@ -55,6 +56,12 @@ _FROM_LOADER = "Caught DamagedFileError in DataLoader worker"
 log = logging.getLogger("scaffold")
 
 
+class InterruptedRankError(ScaffoldError):
+    """A person insisted (a second Ctrl-C) on this rank; the others may know nothing of it."""
+
+    exit_code = ExitCode.RUN_AGAIN
+
+
 class DamagedSampleError(ScaffoldError):
     """A file of the data set cannot be trusted, as a loader process found."""
 
@@ -94,6 +101,9 @@ def run(context: Context, job: Job, meta: Path, output: Path, deadline: float | 
             record.work = open_work(context, job, output)
             _train_and_publish(context, job, data, output, record, stops)
     except BaseException as raised:
+        if isinstance(raised, KeyboardInterrupt):
+            # A third Ctrl-C must not break the end that the second began.
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
         error = _worded(raised)
         failure = Failure.of(context, error)
         if failure.exit_code == ExitCode.INTERNAL and not (isinstance(error, RankError) and context.rank):
@@ -365,7 +375,7 @@ def _check_origin(state: State, job: Job, folder: Path) -> None:
 def _worded(error: BaseException) -> BaseException:
     """Return ``error`` as the user should see it."""
     if isinstance(error, KeyboardInterrupt):
-        return StoppedError("interrupted; run the same command again to continue from the last checkpoint")
+        return InterruptedRankError("interrupted; run the same command again to continue from the last checkpoint")
     if is_lost_rank(error):
         return lost_rank(error)
     if isinstance(error, RuntimeError) and _FROM_LOADER in str(error):

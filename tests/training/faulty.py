@@ -4,6 +4,7 @@ FAULT="KIND RANK STEP": before its STEP-th timed training step (from 1), rank RA
 * ``kill``: kills itself as the kernel's memory killer would (SIGKILL);
 * ``term``: gets SIGTERM, as from a scheduler;
 * ``term-all``: as ``term``, and so does every process of its group, loaders and launcher included;
+* ``insist``: gets SIGINT twice, as from a person who will not wait;
 * ``raise``: fails with an error that the other ranks know nothing of;
 * ``damage``: meets a damaged sample;
 * ``nan``: goes on with a NaN in the weights;
@@ -47,6 +48,9 @@ def befall(learner):
         os.kill(os.getpid(), signal.SIGTERM)
     elif kind == "term-all":
         os.killpg(os.getpgrp(), signal.SIGTERM)
+    elif kind == "insist":
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
     elif kind == "raise":
         raise RuntimeError("the dog ate my tensor")
     elif kind == "damage":
