@@ -15,6 +15,7 @@ from scaffold.config import Job, Study, training_identity
 from scaffold.errors import ExitCode
 from scaffold.parallel.launch import Context
 from scaffold.training import loop, workdir, worker
+from scaffold.training.attempts import ATTEMPTS
 from scaffold.training.state import State
 
 
@@ -86,7 +87,7 @@ def test_a_failure_to_publish_is_recorded_and_leaves_no_result(run, tmp_path):
     code, told = run(epochs=1)
     assert code == ExitCode.IO_ERROR, told
     assert not (tmp_path / "result.json").exists()
-    (attempt,) = json.loads((work(tmp_path) / workdir.ATTEMPTS).read_text())
+    (attempt,) = json.loads((work(tmp_path) / ATTEMPTS).read_text())
     assert (attempt["exit_code"], attempt["last_epoch"]) == (ExitCode.IO_ERROR, 1)
     assert "predictions.npz" in attempt["reason"]
 
@@ -134,7 +135,7 @@ def test_the_time_limit_stops_with_75_and_a_reason(run, tmp_path):
     code, told = run(deadline=time.monotonic())
     assert code == ExitCode.RUN_AGAIN
     assert "stopped: time limit, after epoch 0" in told
-    (attempt,) = json.loads((work(tmp_path) / workdir.ATTEMPTS).read_text())
+    (attempt,) = json.loads((work(tmp_path) / ATTEMPTS).read_text())
     assert attempt["reason"].startswith("stopped: time limit")
 
 
