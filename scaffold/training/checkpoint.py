@@ -104,10 +104,11 @@ class Checkpoints:
     def load(self) -> State | None:
         """Return the newest checkpoint that is whole, or None if there is none; the same on every rank.
 
-        Rank 0 reads and sends. A damaged file is set aside as ``*.corrupt`` and the next one tried.
+        Rank 0 reads and sends. A damaged file is set aside as ``*.corrupt`` once a whole one is found.
 
         Raises:
-            RankError: there are checkpoints, but none is whole.
+            RankError: there are checkpoints, but none is whole. They stay, so that the next start is
+                refused too rather than begin afresh unasked.
         """
         with self._context.together("finishing the last checkpoint"):
             self._drain()
@@ -141,9 +142,11 @@ class Checkpoints:
                 continue
             except DamagedFileError as error:
                 damaged.append(path)
-                set_aside(path)
-                log.warning("%s; set aside as %s.corrupt", error, path.name)
+                log.warning("%s", error)
                 continue
+            for other in damaged:
+                set_aside(other)
+                log.warning("set aside as %s.corrupt", other.name)
             has_best = (self.directory / BEST).exists()
             self._best_loss = state.facts["best_val_loss"] if has_best else float("inf")
             return state

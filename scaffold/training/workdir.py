@@ -139,7 +139,7 @@ class WorkDir:
             log.warning("%s", lost)
             return
         try:
-            if exit_code in (ExitCode.INCURABLE, ExitCode.DAMAGED):
+            if exit_code == ExitCode.INCURABLE:
                 note = {"message": reason, "exit_code": exit_code, "at": provenance.now()}
                 atomic.write_json(self.path / FAILED, note)
             if exit_code != ExitCode.DONE or self.attempts.current.end is None:

@@ -68,5 +68,5 @@ def test_a_rank_that_fails_in_a_step_ends_all_with_its_error(data, tmp_path, fau
     (attempt,) = json.loads((work(tmp_path) / "attempts.json").read_text())
     assert attempt["exit_code"] == code
     assert told in attempt["reason"]
-    assert (work(tmp_path) / "failed.json").exists() == (code != ExitCode.INTERNAL)
+    assert (work(tmp_path) / "failed.json").exists() == (code == ExitCode.INCURABLE)
     assert not (work(tmp_path) / "lock.json").exists()

@@ -101,15 +101,16 @@ def test_a_damaged_last_is_set_aside_and_best_taken(tmp_path, damage):
     assert not last.exists()
 
 
-def test_all_damaged_is_an_error_on_every_rank(tmp_path):
+def test_all_damaged_is_an_error_on_every_rank_each_time(tmp_path):
     """Hazards 31, 33: starting over silently would throw days away; a rank that raises alone hangs the others."""
     filled(tmp_path, [0.4])
     flip(tmp_path / LAST)
     flip(tmp_path / BEST)
-    outcomes = ThreadContext.run(2, lambda context: Checkpoints(tmp_path, context, background=False).load())
-    assert [type(outcome) for outcome in outcomes] == [RankError, RankError]
-    assert {outcome.exit_code for outcome in outcomes} == {ExitCode.DAMAGED}
-    assert "clean-run" in str(outcomes[1])
+    for _ in range(2):
+        outcomes = ThreadContext.run(2, lambda context: Checkpoints(tmp_path, context, background=False).load())
+        assert [type(outcome) for outcome in outcomes] == [RankError, RankError]
+        assert {outcome.exit_code for outcome in outcomes} == {ExitCode.DAMAGED}
+        assert "clean-run" in str(outcomes[1])
 
 
 def test_a_checkpoint_of_another_format_is_named(tmp_path):

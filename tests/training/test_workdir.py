@@ -13,19 +13,18 @@ from scaffold.training.attempts import ATTEMPTS, Attempts
 from scaffold.training.lock import LOCK
 
 
-@pytest.mark.parametrize("code", [ExitCode.INCURABLE, ExitCode.DAMAGED])
-def test_a_failure_that_no_retry_cures_is_kept(tmp_path, code):
+def test_a_failure_that_no_retry_cures_is_kept(tmp_path):
     """Hazard 16: retried, a diverged run diverges again, at the price of its allocation."""
-    ended(tmp_path, "loss is not finite", code)
+    ended(tmp_path, "loss is not finite", ExitCode.INCURABLE)
     with pytest.raises(IncurableError, match="loss is not finite"):
         opened(tmp_path)
     assert not (tmp_path / LOCK).exists()
     assert len(Attempts(tmp_path).all) == 1
 
 
-@pytest.mark.parametrize("code", [ExitCode.RUN_AGAIN, ExitCode.IO_ERROR, ExitCode.INTERNAL])
+@pytest.mark.parametrize("code", [ExitCode.RUN_AGAIN, ExitCode.IO_ERROR, ExitCode.INTERNAL, ExitCode.DAMAGED])
 def test_other_failures_may_be_retried(tmp_path, code):
-    """Control of the test before."""
+    """Once a damaged file is rebuilt, or the disk has room, the same command must go on."""
     ended(tmp_path, "stopped", code)
     opened(tmp_path).close("converged", ExitCode.DONE)
 
