@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from scaffold import atomic, provenance
-from scaffold.errors import DamagedFileError, ExitCode
+from scaffold.errors import DamagedFileError, Ending, ExitCode
 from scaffold.parallel import environment
 
 ATTEMPTS = "attempts.json"
@@ -29,8 +29,8 @@ class Attempt:
         last_epoch: the last epoch whose checkpoint is on disk; None if it added none.
         end: UTC, ISO 8601; for a killed attempt the last sign of life; None while it runs.
         wall_s: from start to end, seconds.
-        reason: why it ended: "converged", "epochs used up", "published", "stopped: SIGTERM",
-            "time limit", "killed", or an error's message.
+        ending: why it ended; None while it runs.
+        reason: the same in words, for people: what the user was told.
         exit_code: of its process; None if it was killed.
         forgiven: no longer counts as an attempt without progress.
         setup: seconds of its parts before the first epoch.
@@ -44,11 +44,33 @@ class Attempt:
     last_epoch: int | None = None
     end: str | None = None
     wall_s: float | None = None
+    ending: Ending | None = None
     reason: str | None = None
     exit_code: int | None = None
     forgiven: bool = False
     setup: dict[str, float] | None = None
     world: dict[str, Any] | None = None
+
+    @classmethod
+    def from_json(cls, entry: dict[str, Any]) -> Attempt:
+        """Return what :meth:`Attempts.to_json` wrote.
+
+        Raises:
+            TypeError, ValueError: it is none.
+        """
+        attempt = cls(**entry)
+        attempt.ending = None if attempt.ending is None else Ending(attempt.ending)
+        return attempt
+
+    @property
+    def ended_itself(self) -> bool:
+        """Whether it ended by its own doing, so that the next one may well end in the same way.
+
+        That is a crash, or a time limit too short for one epoch. What came from outside says nothing
+        of the next attempt: kills, lost ranks, signals, and what the user was told to mend (wrong
+        settings, damaged files, a full disk).
+        """
+        return self.ending is Ending.TIME_LIMIT or self.exit_code in (ExitCode.INTERNAL, ExitCode.INCURABLE)
 
 
 class Attempts:
@@ -67,7 +89,7 @@ class Attempts:
         self._started = time.monotonic()
         if self._path.exists():
             try:
-                self.all = [Attempt(**entry) for entry in json.loads(self._path.read_text())]
+                self.all = [Attempt.from_json(entry) for entry in json.loads(self._path.read_text())]
             except (ValueError, TypeError) as error:
                 raise DamagedFileError(
                     self._path, f"is unreadable ({error})", f"scaffold clean-run {folder}"
@@ -107,11 +129,11 @@ class Attempts:
         if first is not None and epoch >= first:
             self.current.last_epoch = epoch
 
-    def end(self, reason: str, exit_code: int) -> None:
+    def end(self, ending: Ending, reason: str, exit_code: int) -> None:
         """Close the present attempt."""
         self.current.end = provenance.now()
         self.current.wall_s = round(time.monotonic() - self._started, 3)
-        self.current.reason, self.current.exit_code = reason, int(exit_code)
+        self.current.ending, self.current.reason, self.current.exit_code = ending, reason, int(exit_code)
         self.write()
 
     def forgive(self) -> None:
@@ -125,16 +147,15 @@ class Attempts:
         self.all = [self.current]
         self.write()
 
-    def without_progress(self) -> int:
-        """Return how many of the latest finished attempts in a row added no epoch."""
-        count = 0
+    def without_progress(self) -> list[Attempt]:
+        """Return the attempts since the last progress that ended by their own doing, in order of time."""
+        found: list[Attempt] = []
         for attempt in reversed(self.all):
-            if attempt is self.current and attempt.end is None:
-                continue
-            if attempt.forgiven or attempt.last_epoch is not None or _is_innocent(attempt):
+            if attempt.forgiven or attempt.last_epoch is not None or attempt.exit_code == ExitCode.DONE:
                 break
-            count += 1
-        return count
+            if attempt.ended_itself:
+                found.insert(0, attempt)
+        return found
 
     def lost_s(self, epoch_seconds: dict[int, float]) -> float:
         """Return the wall time of all earlier attempts less what of it counts: redone and abandoned work.
@@ -166,14 +187,8 @@ class Attempts:
         atomic.write_json(self._path, self.to_json())
 
     def _close_killed(self, attempt: Attempt, last_sign_of_life: float) -> None:
-        attempt.reason = "killed"
+        attempt.ending, attempt.reason = Ending.KILLED, "killed"
         started = datetime.fromisoformat(attempt.start)
         ended = max(last_sign_of_life, started.timestamp())
         attempt.end = datetime.fromtimestamp(ended, started.tzinfo).isoformat(timespec="seconds")
         attempt.wall_s = round(ended - started.timestamp(), 3)
-
-
-def _is_innocent(attempt: Attempt) -> bool:
-    """Return whether the attempt's end says nothing about the training: finished, refused, or a person's Ctrl-C."""
-    by_hand = (attempt.reason or "").startswith(("stopped: SIGINT", "interrupted"))
-    return by_hand or attempt.exit_code in (ExitCode.DONE, ExitCode.USER_ERROR)

@@ -20,7 +20,7 @@ import shutil
 from pathlib import Path
 
 from scaffold import atomic, provenance
-from scaffold.errors import DamagedFileError, ExitCode, IncurableError, UserError
+from scaffold.errors import DamagedFileError, Ending, ExitCode, IncurableError, UserError
 from scaffold.training.attempts import ATTEMPTS, Attempts
 from scaffold.training.lock import LOCK, Lock
 
@@ -88,7 +88,7 @@ class WorkDir:
 
     Raises:
         UserError: another training is running here.
-        IncurableError: an earlier attempt failed for good, or three made no progress.
+        IncurableError: an earlier attempt failed for good.
     """
 
     def __init__(self, path: Path, training_identity: str) -> None:
@@ -107,24 +107,25 @@ class WorkDir:
             raise
 
     def check_progress(self) -> None:
-        """Stop for good if the latest attempts all ended where they began.
+        """Stop for good if attempt after attempt ended by its own doing before it had finished an epoch.
 
-        Called when the epoch to continue from is known (:meth:`Attempts.resume_from`).
+        Called when the epoch to continue from is known (:meth:`Attempts.resume_from`). Attempts that
+        were ended from outside do not count, however many: the same command then continues.
 
         Raises:
-            IncurableError: three attempts in a row added no epoch.
+            IncurableError: there were three of them.
         """
-        if self.attempts.without_progress() >= ATTEMPTS_WITHOUT_PROGRESS:
-            reasons = "; ".join(
-                str(attempt.reason) for attempt in self.attempts.all[-ATTEMPTS_WITHOUT_PROGRESS - 1 : -1]
-            )
-            raise IncurableError(f"{ATTEMPTS_WITHOUT_PROGRESS} attempts in a row made no progress ({reasons})")
+        in_vain = self.attempts.without_progress()
+        if len(in_vain) >= ATTEMPTS_WITHOUT_PROGRESS:
+            reasons = "; ".join(str(attempt.reason) for attempt in in_vain)
+            raise IncurableError(f"{len(in_vain)} attempts ended without finishing an epoch ({reasons})")
 
-    def close(self, reason: str, exit_code: int) -> None:
+    def close(self, ending: Ending, reason: str, exit_code: int) -> None:
         """Record how this attempt ended and give the lock back; a second call does nothing.
 
         Args:
-            reason: for the record.
+            ending: why.
+            reason: the same in words.
             exit_code: of the process; if no retry can cure it, ``failed.json`` keeps the reason.
 
         Raises:
@@ -143,7 +144,7 @@ class WorkDir:
                 note = {"message": reason, "exit_code": exit_code, "at": provenance.now()}
                 atomic.write_json(self.path / FAILED, note)
             if exit_code != ExitCode.DONE or self.attempts.current.end is None:
-                self.attempts.end(reason, exit_code)
+                self.attempts.end(ending, reason, exit_code)
         finally:
             self.lock.release()
 

@@ -25,7 +25,7 @@ from scaffold import atomic
 from scaffold.config import Job, RunConfig, config_id, resolved, resume_identity, training_identity
 from scaffold.config.identity import dataset_settings
 from scaffold.dataset.reader import Samples
-from scaffold.errors import ExitCode, IncurableError, ScaffoldError, StoppedError, UserError
+from scaffold.errors import Ending, ExitCode, IncurableError, ScaffoldError, StoppedError, UserError
 from scaffold.model.unet import build as build_network
 from scaffold.parallel import ending
 from scaffold.parallel.alarm import Alarm, Failure
@@ -56,10 +56,8 @@ _FROM_LOADER = "Caught DamagedFileError in DataLoader worker"
 log = logging.getLogger("scaffold")
 
 
-class InterruptedRankError(ScaffoldError):
+class InterruptedRankError(StoppedError):
     """A person insisted (a second Ctrl-C) on this rank; the others may know nothing of it."""
-
-    exit_code = ExitCode.RUN_AGAIN
 
 
 class DamagedSampleError(ScaffoldError):
@@ -108,7 +106,7 @@ def run(context: Context, job: Job, meta: Path, output: Path, deadline: float | 
         failure = Failure.of(context, error)
         if failure.exit_code == ExitCode.INTERNAL and not (isinstance(error, RankError) and context.rank):
             traceback.print_exception(raised)
-        is_agreed = isinstance(error, _AGREED)
+        is_agreed = type(error) in _AGREED
         if is_agreed:
             alarm.off()
             record.failed(failure)
@@ -137,7 +135,7 @@ class _Record:
             self.checkpoints.let_finish()
         if self.work is not None:
             try:
-                self.work.close(failure.message, failure.exit_code)
+                self.work.close(failure.ending, failure.message, failure.exit_code)
             except ScaffoldError as error:
                 log.warning("could not record how this attempt ended: %s", error)
 
@@ -226,20 +224,20 @@ def _train_and_publish(
         )
         if training.converged or training.used_up:
             log.info("nothing to train: epoch %d, validation Dice %.4f", statistics.epoch, statistics.val_dice)
-            reason = "published"
+            ending = Ending.PUBLISHED
         else:
             _get_ready(training, job, data, setup)
             if work is not None:
                 work.attempts.current.setup = {name: round(seconds, 6) for name, seconds in setup.items()}
                 work.attempts.write()
             try:
-                reason = training.run()
+                ending = training.run()
             finally:
                 if work is not None:
                     work.attempts.reached(training.on_disk)
     with context.together("publishing the result"):
         if work is not None:
-            work.attempts.end(reason, ExitCode.DONE)
+            work.attempts.end(ending, str(ending), ExitCode.DONE)
             _publish(output, job, data, training, work)
             work.lock.release()
 

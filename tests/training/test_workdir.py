@@ -7,7 +7,7 @@ import sys
 import pytest
 from work_folders import ended, opened
 
-from scaffold.errors import DamagedFileError, ExitCode, IncurableError, UserError
+from scaffold.errors import DamagedFileError, Ending, ExitCode, IncurableError, UserError
 from scaffold.training import workdir
 from scaffold.training.attempts import ATTEMPTS, Attempts
 from scaffold.training.lock import LOCK
@@ -15,7 +15,7 @@ from scaffold.training.lock import LOCK
 
 def test_a_failure_that_no_retry_cures_is_kept(tmp_path):
     """Hazard 16: retried, a diverged run diverges again, at the price of its allocation."""
-    ended(tmp_path, "loss is not finite", ExitCode.INCURABLE)
+    ended(tmp_path, Ending.FAILED, ExitCode.INCURABLE, reason="loss is not finite")
     with pytest.raises(IncurableError, match="loss is not finite"):
         opened(tmp_path)
     assert not (tmp_path / LOCK).exists()
@@ -25,8 +25,8 @@ def test_a_failure_that_no_retry_cures_is_kept(tmp_path):
 @pytest.mark.parametrize("code", [ExitCode.RUN_AGAIN, ExitCode.IO_ERROR, ExitCode.INTERNAL, ExitCode.DAMAGED])
 def test_other_failures_may_be_retried(tmp_path, code):
     """Once a damaged file is rebuilt, or the disk has room, the same command must go on."""
-    ended(tmp_path, "stopped", code)
-    opened(tmp_path).close("converged", ExitCode.DONE)
+    ended(tmp_path, Ending.FAILED, code)
+    opened(tmp_path).close(Ending.CONVERGED, "converged", ExitCode.DONE)
 
 
 def test_an_unreadable_record_is_named(tmp_path):
@@ -54,7 +54,7 @@ def test_a_sealed_run_starts_afresh(tmp_path):
     fresh = opened(work, "abc")
     assert not (work / "checkpoints").exists()
     assert len(fresh.attempts.all) == 1
-    fresh.close("converged", ExitCode.DONE)
+    fresh.close(Ending.CONVERGED, "converged", ExitCode.DONE)
     assert not (work / workdir.SEALED).exists()
 
 
@@ -65,13 +65,13 @@ def test_a_sealed_run_with_a_raised_target_continues(tmp_path):
     again = opened(work, "other")
     assert (work / "checkpoints" / "last.safetensors").exists()
     assert len(again.attempts.all) == 2
-    again.close("converged", ExitCode.DONE)
+    again.close(Ending.CONVERGED, "converged", ExitCode.DONE)
 
 
 def test_an_unsealed_run_keeps_its_work(tmp_path):
     """Killed between the result and its recording, the same command must publish again, not train again."""
     work = finished(tmp_path)
-    opened(work, "abc").close("published", ExitCode.DONE)
+    opened(work, "abc").close(Ending.PUBLISHED, "published", ExitCode.DONE)
     assert (work / "checkpoints" / "last.safetensors").exists()
 
 
@@ -106,5 +106,5 @@ def test_clean_run_refuses_while_training_runs(tmp_path):
     running = opened(work)
     with pytest.raises(UserError, match="another training is running"):
         workdir.clean(tmp_path)
-    running.close("converged", ExitCode.DONE)
+    running.close(Ending.CONVERGED, "converged", ExitCode.DONE)
     assert workdir.clean(work) == [work]

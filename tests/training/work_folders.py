@@ -3,7 +3,7 @@
 import subprocess
 import sys
 
-from scaffold.errors import ExitCode
+from scaffold.errors import Ending, ExitCode
 from scaffold.training.workdir import WorkDir
 
 
@@ -19,9 +19,9 @@ def opened(folder, identity="abc"):
     return WorkDir(folder, identity)
 
 
-def ended(folder, reason="converged", code=ExitCode.DONE, epochs=(1, 2)):
+def ended(folder, ending=Ending.CONVERGED, code=ExitCode.DONE, epochs=(1, 2), reason="of old age"):
     """Let one attempt run from and to ``epochs``, and end."""
     work = opened(folder)
     work.attempts.resume_from(epochs[0] - 1)
     work.attempts.reached(epochs[1])
-    work.close(reason, code)
+    work.close(ending, reason, code)
