@@ -1,11 +1,13 @@
 """Trainings on several ranks, started by real launchers."""
 
 import json
+import math
 
 import pytest
 from training_jobs import result, rows, train, undisturbed, work
 
 from scaffold.errors import ExitCode
+from scaffold.training.checkpoint import LAST, read
 
 pytestmark = pytest.mark.multirank
 
@@ -70,3 +72,41 @@ def test_a_rank_that_fails_in_a_step_ends_all_with_its_error(data, tmp_path, fau
     assert told in attempt["reason"]
     assert (work(tmp_path) / "failed.json").exists() == (code == ExitCode.INCURABLE)
     assert not (work(tmp_path) / "lock.json").exists()
+
+
+def test_a_row_counts_what_both_ranks_saw(data, tmp_path):
+    """Hazards 4, 5: loss and Dice of rank 0 alone, or of both without their weights, are another number."""
+    done = train(data, tmp_path / "out", ranks=2, fault="watch 0 0", set="epochs=1")
+    assert done.returncode == 0, done.stderr
+    (row,) = rows(tmp_path / "out")
+    columns = {
+        "train": ("epoch_loss", "overall_loss", "train_dice"),
+        "validate": ("val_loss_epoch", "val_loss_avg", "val_dice"),
+    }
+    for what, (total, mean, dice) in columns.items():
+        files = [tmp_path / f"watched.{rank}.jsonl" for rank in (0, 1)]
+        watched = [json.loads(line) for path in files for line in path.read_text().splitlines()]
+        own = [entry[1:] for entry in watched if entry[0] == what]
+        samples, loss_sum, dice_sum = (math.fsum(values) for values in zip(*own, strict=True))
+        assert samples == {"train": 12, "validate": 4}[what]
+        assert float(row[total]) == pytest.approx(loss_sum, rel=1e-12)
+        assert float(row[mean]) == pytest.approx(loss_sum / samples, rel=1e-12)
+        assert float(row[dice]) == pytest.approx(dice_sum / samples, rel=1e-12)
+        first, second = (math.fsum(entry[1] for entry in half) for half in (own[: len(own) // 2], own[len(own) // 2 :]))
+        assert abs(first - second) > 1e-6 * loss_sum, "control: the ranks see different losses"
+
+
+def test_the_last_epoch_off_the_interval_is_saved_by_all_ranks(data, tmp_path):
+    """Hazard 39: decided from what rank 0 alone knows, it enters a collective that the other does not."""
+    done = train(data, tmp_path, ranks=2, set="checkpoint_interval=3")
+    assert done.returncode == 0, done.stderr
+    assert read(work(tmp_path) / "checkpoints" / LAST).epoch == 4
+
+
+def test_a_failure_to_publish_on_rank_0_ends_all_with_it(data, tmp_path):
+    """Hazard 29: the others would wait for the end that rank 0 does not reach."""
+    (tmp_path / "predictions.npz").mkdir()
+    done = train(data, tmp_path, ranks=2, set="epochs=1")
+    assert done.returncode == ExitCode.IO_ERROR, done.stderr
+    assert done.stderr.count("scaffold train: ") == 1
+    assert not (tmp_path / "result.json").exists()

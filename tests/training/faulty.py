@@ -8,20 +8,24 @@ FAULT="KIND RANK STEP": before its STEP-th timed training step (from 1), rank RA
 * ``raise``: fails with an error that the other ranks know nothing of;
 * ``damage``: meets a damaged sample;
 * ``nan``: goes on with a NaN in the weights;
+* ``watch``: no fault, and every rank: notes the sums of each step and each validation in
+  ``watched.RANK.jsonl`` beside the run's output;
 * ``full``: finds that its process may write no byte more (every write fails, as on a full disk).
 """
 
+import json
 import os
 import resource
 import signal
 import sys
+from pathlib import Path
 
 from scaffold.cli import main
 from scaffold.errors import DamagedFileError
 from scaffold.training import loop
 
 kind, rank, step = os.environ.get("FAULT", "none 0 0").split()
-real_step = loop.train_step
+real_step, real_evaluate = loop.train_step, loop.evaluate
 calls = 0
 
 
@@ -30,7 +34,23 @@ def train_step(learner, batch):
     calls += 1
     if calls == int(step) and own_rank() == int(rank):
         befall(learner)
-    return real_step(learner, batch)
+    result = real_step(learner, batch)
+    if kind == "watch":
+        note("train", result.samples, float(result.loss) * result.samples, float(result.dice) * result.samples)
+    return result
+
+
+def evaluate(learner, batches):
+    score = real_evaluate(learner, batches)
+    if kind == "watch":
+        note("validate", score.samples, score.loss_sum, score.dice_sum)
+    return score
+
+
+def note(*entry):
+    output = Path(sys.argv[sys.argv.index("--output") + 1])
+    with open(output.with_name(f"watched.{own_rank()}.jsonl"), "a") as file:
+        file.write(json.dumps(entry) + "\n")
 
 
 def own_rank():
@@ -62,7 +82,7 @@ def befall(learner):
         resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
 
 
-loop.train_step = train_step
+loop.train_step, loop.evaluate = train_step, evaluate
 
 if __name__ == "__main__":
     sys.exit(main())
