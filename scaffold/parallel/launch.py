@@ -18,6 +18,9 @@ from __future__ import annotations
 
 import os
 import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -36,6 +39,9 @@ TIMEOUT_VARIABLE = "SCAFFOLD_TIMEOUT"
 
 DEFAULT_TIMEOUT_S = 900
 """Longer than any healthy wait: rank 0 reading a checkpoint of tens of GB while the others wait."""
+
+
+_LOOK_EVERY_S = 0.1
 
 
 class LostRankError(ScaffoldError):
@@ -106,6 +112,31 @@ class Context(Team):
             except RuntimeError as error:
                 raise lost_rank(error) from error
         return tensor
+
+    @contextmanager
+    def led_by_rank_0(self, topic: str) -> Iterator[None]:
+        """Let the other ranks wait at the end of the block until rank 0 has left it, however long that takes.
+
+        A collective would give rank 0 up after :func:`timeout`. Here only its death, with which the
+        store goes, ends the waiting. Collective.
+
+        Args:
+            topic: names the block; used once in a training.
+
+        Raises:
+            LostRankError: rank 0 died.
+        """
+        try:
+            yield
+        finally:
+            if self.store is not None:
+                try:
+                    if self.rank == 0:
+                        self.store.set(f"led/{topic}", "done")
+                    while not self.store.check([f"led/{topic}"]):
+                        time.sleep(_LOOK_EVERY_S)
+                except RuntimeError as error:
+                    raise lost_rank(error) from error
 
     def describe(self) -> dict[str, Any]:
         """Return what results record of the world (plain JSON types)."""

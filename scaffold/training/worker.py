@@ -235,7 +235,8 @@ def _train_and_publish(
             finally:
                 if work is not None:
                     work.attempts.reached(training.on_disk)
-    with context.together("publishing the result"):
+    # Rank 0 reads masks and predicts, which at a large scale takes longer than a collective may.
+    with context.together("publishing the result"), context.led_by_rank_0("publishing"):
         if work is not None:
             work.attempts.end(ending, str(ending), ExitCode.DONE)
             _publish(output, job, data, training, work)

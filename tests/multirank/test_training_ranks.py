@@ -110,3 +110,10 @@ def test_a_failure_to_publish_on_rank_0_ends_all_with_it(data, tmp_path):
     assert done.returncode == ExitCode.IO_ERROR, done.stderr
     assert done.stderr.count("scaffold train: ") == 1
     assert not (tmp_path / "result.json").exists()
+
+
+def test_publishing_may_take_longer_than_a_collective_waits(data, tmp_path):
+    """At a large scale rank 0 predicts for minutes; the finished training would end as a lost contact."""
+    done = train(data, tmp_path, ranks=2, fault="dawdle 0 6", set="epochs=1")
+    assert done.returncode == 0, done.stderr
+    assert result(tmp_path)["epochs"] == 1

@@ -8,6 +8,7 @@ FAULT="KIND RANK STEP": before its STEP-th timed training step (from 1), rank RA
 * ``raise``: fails with an error that the other ranks know nothing of;
 * ``damage``: meets a damaged sample;
 * ``nan``: goes on with a NaN in the weights;
+* ``dawdle``: takes STEP seconds longer to publish than collectives wait for (SCAFFOLD_TIMEOUT);
 * ``watch``: no fault, and every rank: notes the sums of each step and each validation in
   ``watched.RANK.jsonl`` beside the run's output;
 * ``full``: finds that its process may write no byte more (every write fails, as on a full disk).
@@ -18,11 +19,12 @@ import os
 import resource
 import signal
 import sys
+import time
 from pathlib import Path
 
 from scaffold.cli import main
 from scaffold.errors import DamagedFileError
-from scaffold.training import loop
+from scaffold.training import loop, predictions
 
 kind, rank, step = os.environ.get("FAULT", "none 0 0").split()
 real_step, real_evaluate = loop.train_step, loop.evaluate
@@ -81,6 +83,11 @@ def befall(learner):
     elif kind == "full":
         resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
 
+
+if kind == "dawdle":
+    os.environ["SCAFFOLD_TIMEOUT"] = "6"
+    real_write = predictions.write
+    predictions.write = lambda *arguments: (time.sleep(6 + int(step)), real_write(*arguments))
 
 loop.train_step, loop.evaluate = train_step, evaluate
 
