@@ -153,22 +153,59 @@ class Context(Team):
         }
 
 
-def join(ranks: int, threads: int | None = None) -> Context:
+class TorchrunTeam(Team):
+    """The ranks that torchrun started, before they have met: good for what all find alike by themselves.
+
+    Raises:
+        UserError: torchrun's variables are not numbers.
+    """
+
+    def __init__(self) -> None:
+        rank, size = environment.number("RANK"), environment.number("WORLD_SIZE")
+        if rank is None or size is None or environment.number("MASTER_PORT") is None:
+            raise UserError("RANK, WORLD_SIZE and MASTER_PORT must be numbers, as torchrun sets them")
+        self.rank, self.size = rank, size
+
+    def exchange(self, value: Any) -> list[Any]:
+        """Return this rank's ``value`` in everyone's place."""
+        return [value] * self.size
+
+
+def world(ranks: int) -> Team:
+    """Return the processes that this one was launched with, of whatever number.
+
+    Args:
+        ranks: number of ranks that the caller was told to expect.
+
+    Raises:
+        UserError: there is no MPI, or torchrun's variables are not numbers.
+    """
+    return TorchrunTeam() if environment.started_by_torchrun() else mpi.world(ranks)
+
+
+def join(team: Team, ranks: int, threads: int | None = None) -> Context:
     """Join the ``ranks`` processes of this job. Collective.
 
     Args:
+        team: what :func:`world` returned.
         ranks: number of ranks that the caller was told to expect; it is the authority.
         threads: CPU threads of PyTorch on each rank; by default OMP_NUM_THREADS, else the host's CPUs
             divided by its ranks. It is always set: under mpiexec PyTorch would silently take 1.
 
     Raises:
-        UserError: the launcher started another number of ranks, or there is no device for this rank.
+        RankError: on every rank: the launcher started another number of ranks, a setting is wrong, or
+            a rank has no device or shares one.
         LostRankError: a rank did not come within the time limit.
     """
-    if environment.started_by_torchrun():
-        context = _join_torchrun(ranks)
+    with team.together("starting"):
+        timeout()
+        if isinstance(team, TorchrunTeam):
+            _check_torchrun(team.size, ranks)
+        else:
+            mpi.check_size(team.size, ranks)
+    if isinstance(team, TorchrunTeam):
+        context = _join_torchrun(team)
     else:
-        team = mpi.team(ranks)
         context = Context(device=_bind(0)) if isinstance(team, Solo) else _join_mpi(team)
     context.threads = threads or _default_threads(context.local_size)
     torch.set_num_threads(context.threads)
@@ -255,21 +292,20 @@ def refuse_shared_devices(devices: list[tuple[str, str]]) -> None:
         owners[device] = rank
 
 
-def _join_torchrun(ranks: int) -> Context:
-    rank, size = environment.number("RANK"), environment.number("WORLD_SIZE")
-    port = environment.number("MASTER_PORT")
-    if rank is None or size is None or port is None:
-        raise UserError("RANK, WORLD_SIZE and MASTER_PORT must be numbers, as torchrun sets them")
+def _check_torchrun(size: int, ranks: int) -> None:
     if size != ranks:
         raise UserError(
             f"started with WORLD_SIZE={size}, but --ranks {ranks} was given;"
             f" launch with: torchrun --nproc-per-node {ranks} -m scaffold ..."
         )
-    address = os.environ["MASTER_ADDR"]
+
+
+def _join_torchrun(team: TorchrunTeam) -> Context:
+    address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     # torchrun's agent already serves a store at this address; without an agent rank 0 must.
-    serve = rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
+    serve = team.rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
     store = TCPStore(address, port, None, serve, timeout(), wait_for_workers=False)
-    return _form_groups(Place("torchrun", rank, size), store)
+    return _form_groups(Place("torchrun", team.rank, team.size), store)
 
 
 def _join_mpi(team: Team) -> Context:
@@ -304,9 +340,11 @@ def _form_groups(place: Place, store: TCPStore) -> Context:
         outcome = error
     # The device must be bound before the first group exists.
     found = _agree_through_store(place, store, outcome)
-    context.backend = backend_for([kind for kind, _ in found])
-    if context.backend == "nccl":
-        refuse_shared_devices([(host, unique) for host, (_, unique) in zip(hosts, found, strict=True)])
+    # All see the same, so that all refuse it alike.
+    with _StoreTeam(place, store, "backend").together("choosing a backend"):
+        context.backend = backend_for([kind for kind, _ in found])
+        if context.backend == "nccl":
+            refuse_shared_devices([(host, unique) for host, (_, unique) in zip(hosts, found, strict=True)])
     dist.init_process_group(
         context.backend,
         store=store,

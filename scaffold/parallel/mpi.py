@@ -32,26 +32,24 @@ class MpiTeam(Team):
         return self._comm.allgather(value)
 
 
-def team(ranks: int) -> Team:
-    """Return the team of ``ranks`` processes that this one was launched in.
+def world(ranks: int) -> Team:
+    """Return the team of processes that this one was launched in, of whatever size (:func:`check_size`).
 
     Args:
-        ranks: the number of ranks that the caller was told to expect; it is the authority.
+        ranks: the number of ranks that the caller was told to expect.
 
     Raises:
-        UserError: the launcher started another number of ranks; raised on every rank.
+        UserError: MPI could not be loaded.
     """
     if ranks == 1 and _launched_size() in (None, 1):
         return Solo()
     try:
-        found = MpiTeam()
+        return MpiTeam()
     except (ImportError, RuntimeError) as error:
         raise UserError(
             f"--ranks {ranks} needs MPI, which could not be loaded ({error}); install the extra [mpich],"
             " or mpi4py with the MPI library of the site"
         ) from error
-    check_size(found.size, ranks)
-    return found
 
 
 def check_size(found: int, ranks: int) -> None:

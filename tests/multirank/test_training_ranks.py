@@ -2,6 +2,9 @@
 
 import json
 import math
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 from training_jobs import result, rows, train, undisturbed, work
@@ -43,7 +46,29 @@ def test_a_wrong_number_of_ranks_is_refused_before_any_file(data, tmp_path, laun
     assert done.returncode == ExitCode.USER_ERROR
     assert f"started with {launched} ranks, but --ranks {asked} was given" in done.stderr
     assert f"mpiexec -n {asked} " in done.stderr
+    assert done.stderr.count("scaffold train: ") == 1
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("option", "value"), [("threads", 0), ("minutes", -1)])
+def test_a_wrong_argument_is_told_once(data, tmp_path, option, value):
+    """With a thousand ranks the message would come a thousand times."""
+    done = train(data, tmp_path, ranks=2, **{option: value})
+    assert done.returncode == ExitCode.USER_ERROR
+    assert done.stderr.count("must be greater than 0") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_data_verbs_tell_a_wrong_number_of_ranks_once(data):
+    """The same, for the verbs that make data."""
+    verb = ["search", "--config", data / "study.yaml", "--ranks", "3", "--output", data / "never.csv"]
+    mpiexec = Path(sys.executable).with_name("mpiexec")
+    done = subprocess.run(
+        [mpiexec, "-n", "2", sys.executable, "-m", "mpi4py", "-m", "scaffold", *verb],
+        capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == ExitCode.USER_ERROR
+    assert done.stderr.count("started with 2 ranks, but --ranks 3 was given") == 1
 
 
 def test_a_study_that_only_rank_0_reads_fails_on_all(data, tmp_path):

@@ -5,6 +5,7 @@ import torch
 
 from scaffold.errors import ExitCode, UserError
 from scaffold.parallel import launch
+from scaffold.parallel.team import RankError
 
 
 @pytest.fixture
@@ -48,7 +49,7 @@ def test_the_backend_follows_the_devices_and_a_mixture_is_refused():
 
 def test_a_single_process_needs_no_group(clean):
     """A laptop without MPI or a network trains too."""
-    context = launch.join(1, threads=2)
+    context = launch.join(launch.world(1), 1, threads=2)
     assert (context.rank, context.size, context.backend, context.control_group) == (0, 1, "none", None)
     assert context.threads == torch.get_num_threads() == 2
     assert context.exchange("x") == ["x"]
@@ -57,17 +58,17 @@ def test_a_single_process_needs_no_group(clean):
 def test_threads_are_explicit(clean):
     """Under mpiexec PyTorch silently takes one thread; a measurement must know what it ran with."""
     clean.setenv("OMP_NUM_THREADS", "3")
-    assert launch.join(1).threads == torch.get_num_threads() == 3
+    assert launch.join(launch.world(1), 1).threads == torch.get_num_threads() == 3
     clean.setenv("OMP_NUM_THREADS", "")
-    assert launch.join(1).threads >= 1
+    assert launch.join(launch.world(1), 1).threads >= 1
 
 
 def test_torchrun_with_another_size_is_refused_before_any_connection(clean):
     """Hazard 52: each process would be its own rank 0 of 1."""
     for name, value in {"RANK": "0", "WORLD_SIZE": "4", "MASTER_ADDR": "192.0.2.1", "MASTER_PORT": "9"}.items():
         clean.setenv(name, value)
-    with pytest.raises(UserError, match=r"WORLD_SIZE=4, but --ranks 2.*torchrun --nproc-per-node 2") as caught:
-        launch.join(2)
+    with pytest.raises(RankError, match=r"WORLD_SIZE=4, but --ranks 2.*torchrun --nproc-per-node 2") as caught:
+        launch.join(launch.world(2), 2)
     assert caught.value.exit_code == ExitCode.USER_ERROR
 
 

@@ -21,7 +21,7 @@ def test_one_rank_needs_no_mpi(monkeypatch, value):
     monkeypatch.setattr(mpi, "MpiTeam", lambda: pytest.fail("MPI was initialised"))
     if value is not None:
         monkeypatch.setenv("PMI_SIZE", value)
-    assert isinstance(mpi.team(1), Solo)
+    assert isinstance(mpi.world(1), Solo)
 
 
 def test_one_rank_asked_for_but_several_launched(monkeypatch):
@@ -33,7 +33,7 @@ def test_one_rank_asked_for_but_several_launched(monkeypatch):
     monkeypatch.setenv("PMI_SIZE", "2")
     monkeypatch.setattr(mpi, "MpiTeam", World)
     with pytest.raises(UserError, match="started with 2 ranks, but --ranks 1 was given"):
-        mpi.team(1)
+        mpi.check_size(mpi.world(1).size, 1)
 
 
 def test_size_is_checked():
