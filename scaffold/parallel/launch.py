@@ -31,7 +31,7 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined] # exported,
 
 from scaffold import provenance
 from scaffold.errors import ExitCode, ScaffoldError, UserError
-from scaffold.parallel import environment, mpi
+from scaffold.parallel import devices, environment, mpi
 from scaffold.parallel.team import Solo, Team
 
 TIMEOUT_VARIABLE = "SCAFFOLD_TIMEOUT"
@@ -206,7 +206,7 @@ def join(team: Team, ranks: int, threads: int | None = None) -> Context:
     if isinstance(team, TorchrunTeam):
         context = _join_torchrun(team)
     else:
-        context = Context(device=_bind(0)) if isinstance(team, Solo) else _join_mpi(team)
+        context = Context(device=devices.bind(0)) if isinstance(team, Solo) else _join_mpi(team)
     context.threads = threads or _default_threads(context.local_size)
     torch.set_num_threads(context.threads)
     return context
@@ -237,59 +237,6 @@ def timeout() -> timedelta:
     if text and not (text.isascii() and text.isdigit() and int(text) > 0):
         raise UserError(f"{TIMEOUT_VARIABLE}={text!r} must be a positive number of seconds")
     return timedelta(seconds=int(text or DEFAULT_TIMEOUT_S))
-
-
-def pick_device(local: int, visible: int) -> torch.device:
-    """Return the device of the rank ``local`` of a host on which it sees ``visible`` CUDA devices.
-
-    A launcher that binds devices shows each rank only its own, which then has index 0.
-
-    Raises:
-        UserError: there are several devices, but none for this rank.
-    """
-    if visible == 0:
-        return torch.device("cpu")
-    if visible == 1:
-        return torch.device("cuda", 0)
-    if local >= visible:
-        raise UserError(
-            f"local rank {local} has no device: {visible} CUDA devices are visible;"
-            f" start at most {visible} ranks per host"
-        )
-    return torch.device("cuda", local)
-
-
-def backend_for(kinds: list[str]) -> str:
-    """Return the backend of the data group for ranks whose devices are of ``kinds``, in order of rank.
-
-    Raises:
-        UserError: some ranks have a CUDA device and others none; training on CPU would hide the fault.
-    """
-    if len(set(kinds)) > 1:
-        raise UserError(
-            f"rank {kinds.index('cpu')} sees no CUDA device while rank {kinds.index('cuda')} does;"
-            " mend its node, or set CUDA_VISIBLE_DEVICES= to train on CPU everywhere"
-        )
-    return "nccl" if kinds[0] == "cuda" else "gloo"
-
-
-def refuse_shared_devices(devices: list[tuple[str, str]]) -> None:
-    """Refuse two ranks on one device, which NCCL cannot serve.
-
-    Args:
-        devices: (host, unique id of the device) of each rank, in order of rank.
-
-    Raises:
-        UserError: two ranks have the same device.
-    """
-    owners: dict[tuple[str, str], int] = {}
-    for rank, device in enumerate(devices):
-        if device in owners:
-            raise UserError(
-                f"ranks {owners[device]} and {rank} share one CUDA device of {device[0]}, which NCCL does not allow;"
-                " start as many ranks per host as it has devices"
-            )
-        owners[device] = rank
 
 
 def _check_torchrun(size: int, ranks: int) -> None:
@@ -334,17 +281,17 @@ def _form_groups(place: Place, store: TCPStore) -> Context:
 
     outcome: Any
     try:
-        context.device = _bind(context.local_rank)
-        outcome = (context.device.type, _device_id(context.device))
+        context.device = devices.bind(context.local_rank)
+        outcome = (context.device.type, devices.unique_id(context.device))
     except ScaffoldError as error:
         outcome = error
     # The device must be bound before the first group exists.
     found = _agree_through_store(place, store, outcome)
     # All see the same, so that all refuse it alike.
     with _StoreTeam(place, store, "backend").together("choosing a backend"):
-        context.backend = backend_for([kind for kind, _ in found])
+        context.backend = devices.backend_for([kind for kind, _ in found])
         if context.backend == "nccl":
-            refuse_shared_devices([(host, unique) for host, (_, unique) in zip(hosts, found, strict=True)])
+            devices.refuse_shared_devices([(host, unique) for host, (_, unique) in zip(hosts, found, strict=True)])
     dist.init_process_group(
         context.backend,
         store=store,
@@ -388,17 +335,6 @@ class _StoreTeam(Team):
             return [pickle.loads(bytes.fromhex(text)) for text in texts]  # noqa: S301 - our own bytes
         except RuntimeError as error:
             raise lost_rank(error) from error
-
-
-def _bind(local: int) -> torch.device:
-    device = pick_device(local, torch.cuda.device_count() if torch.cuda.is_available() else 0)
-    if device.type == "cuda":
-        torch.cuda.set_device(device)
-    return device
-
-
-def _device_id(device: torch.device) -> str:
-    return str(torch.cuda.get_device_properties(device).uuid) if device.type == "cuda" else ""
 
 
 def _default_threads(ranks_on_host: int) -> int:

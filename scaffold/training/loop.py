@@ -25,7 +25,7 @@ from scaffold.training.checkpoint import Checkpoints
 from scaffold.training.evaluation import evaluate
 from scaffold.training.profiling import StepProfiler
 from scaffold.training.replicas import unwrapped
-from scaffold.training.state import capture
+from scaffold.training.state import State, capture
 from scaffold.training.statistics import Row, Statistics
 from scaffold.training.step import Batch, Learner, train_step
 from scaffold.training.timing import StepTimer
@@ -192,7 +192,7 @@ class Training:
         # A save begins by waiting for the one before.
         self.on_disk, self.saved = self.saved, row.epoch
 
-    def _capture(self) -> Any:
+    def _capture(self) -> State:
         self.before_save()
         row = self.statistics.rows[-1]
         facts = {

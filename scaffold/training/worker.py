@@ -6,9 +6,8 @@ ends it is recorded in the work folder, and every rank leaves with the same exit
 
 from __future__ import annotations
 
+import dataclasses
 import logging
-import os
-import random
 import signal
 import sys
 import time
@@ -17,8 +16,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-import numpy as np
 import torch
 
 from scaffold import atomic
@@ -34,6 +33,7 @@ from scaffold.parallel.stopping import StopRequests
 from scaffold.parallel.team import RankError
 from scaffold.training import class_weights, predictions, result, tensorfile
 from scaffold.training.checkpoint import Checkpoints
+from scaffold.training.determinism import seed_everything, set_determinism
 from scaffold.training.loaders import start_loader_server
 from scaffold.training.loop import Training
 from scaffold.training.optimizer import build_optimizer, build_scheduler
@@ -201,7 +201,6 @@ def _train_and_publish(
         learner = build_learner(context, job, data)
     checkpoints = record.checkpoints = Checkpoints(folder / "checkpoints", context, config.async_save)
     statistics = _resume(context, job, learner, checkpoints, folder, work)
-    identity = {"resume_identity": resume_identity(config), "ranks": job.ranks, "seed": job.seed}
     replicas = {"replica": context.rank, "replicas": context.size}
     if config.dataloader_num_workers:
         start_loader_server()
@@ -219,7 +218,7 @@ def _train_and_publish(
             checkpoints=checkpoints,
             stops=stops,
             profiler=profiler,
-            facts=identity,
+            facts=_origin(job),
             before_save=work.lock.check if work is not None else lambda: None,
         )
         if training.converged or training.used_up:
@@ -287,13 +286,8 @@ def _get_ready(training: Training, job: Job, data: Data, setup: dict[str, float]
     context, learner = training.context, training.learner
     with _timed(setup, "build_s"):
         if context.data_group is not None:
-            learner = Learner(
-                replicate(unwrapped(learner.model), context.data_group),
-                learner.optimizer,
-                learner.scheduler,
-                learner.weights,
-                learner.compute,
-            )
+            replica = replicate(unwrapped(learner.model), context.data_group)
+            learner = dataclasses.replace(learner, model=replica)
     with _timed(setup, "class_weights_s"):
         fraction = training.config.ce_weight_sample_fraction
         weights = class_weights.estimate(data.training, fraction, context, context.rank, context.size)
@@ -324,26 +318,6 @@ def _publish(output: Path, job: Job, data: Data, training: Training, work: WorkD
     log.info("published %s", output / "result.json")
 
 
-def seed_everything(seed: int) -> None:
-    """Seed the generators of Python, NumPy and PyTorch, the same on every rank."""
-    random.seed(seed)
-    np.random.seed(seed % 2**32)
-    torch.manual_seed(seed)
-
-
-def set_determinism(strict: bool) -> None:
-    """Make results repeatable: no autotuning (it chooses by timing), deterministic cuDNN algorithms.
-
-    Args:
-        strict: also refuse operations that PyTorch knows to be non-deterministic.
-    """
-    torch.backends.cudnn.benchmark = False
-    torch.backends.cudnn.deterministic = True
-    if strict:
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    torch.use_deterministic_algorithms(strict)
-
-
 def _check_settings(samples: Samples, job: Job, meta: Path) -> None:
     wanted = dataset_settings(job.config)
     if samples.meta.config_id == config_id(job.config):
@@ -357,8 +331,13 @@ def _check_settings(samples: Samples, job: Job, meta: Path) -> None:
     raise UserError(f"{meta} is not the data set of run {job.run}: {'; '.join(differing)}")
 
 
+def _origin(job: Job) -> dict[str, Any]:
+    """Return what a checkpoint must have been made with to be continued by ``job``."""
+    return {"resume_identity": resume_identity(job.config), "ranks": job.ranks, "seed": job.seed}
+
+
 def _check_origin(state: State, job: Job, folder: Path) -> None:
-    wanted = {"resume_identity": resume_identity(job.config), "ranks": job.ranks, "seed": job.seed}
+    wanted = _origin(job)
     wrong = [
         f"{key} {state.facts.get(key)} instead of {value}"
         for key, value in wanted.items()
