@@ -74,7 +74,18 @@ def test_a_lost_best_is_made_again(tmp_path):
     (tmp_path / BEST).unlink()
     again = Checkpoints(tmp_path, Context(), background=False)
     again.load()
+    assert checkpoint.read(tmp_path / BEST).epoch == 1
     again.save(lambda: state(2, 0.5))
+    assert checkpoint.read(tmp_path / BEST).epoch == 1
+
+
+def test_a_kill_between_last_and_its_copy_leaves_no_stale_best(tmp_path):
+    """Hazard 36: the reserve would stay an older, worse epoch until a better one came, if ever."""
+    filled(tmp_path, [0.9])
+    older = (tmp_path / BEST).read_bytes()
+    filled(tmp_path, [0.9, 0.4])
+    (tmp_path / BEST).write_bytes(older)
+    Checkpoints(tmp_path, Context(), background=False).load()
     assert checkpoint.read(tmp_path / BEST).epoch == 2
 
 
