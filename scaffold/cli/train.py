@@ -84,7 +84,7 @@ def _job(arguments: argparse.Namespace) -> Job:
 
     study = load_study(arguments)
     spec = study.run(arguments.run)
-    name = next(name for name, known in study.runs.items() if known is spec)
+    name = arguments.run or next(iter(study.runs))
     problems = cross_check(spec.config, arguments.ranks)
     if problems:
         raise ConfigError(arguments.config, problems)

@@ -6,15 +6,11 @@ mpi4py is imported inside functions: importing it initialises MPI, which a loade
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 from scaffold.errors import UserError
+from scaffold.parallel import environment
 from scaffold.parallel.team import Solo, Team
-
-_WORLD_SIZES = (
-    "WORLD_SIZE", "MV2_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PALS_NRANKS",
-)  # fmt: skip
 
 
 class MpiTeam(Team):
@@ -41,7 +37,7 @@ def world(ranks: int) -> Team:
     Raises:
         UserError: MPI could not be loaded.
     """
-    if ranks == 1 and _launched_size() in (None, 1):
+    if ranks == 1 and environment.world_size() in (None, 1):
         return Solo()
     try:
         return MpiTeam()
@@ -64,11 +60,3 @@ def check_size(found: int, ranks: int) -> None:
             f"started with {found} rank{'s' if found != 1 else ''}, but --ranks {ranks} was given{hint};"
             f" launch with: mpiexec -n {ranks} python -m mpi4py -m scaffold ..."
         )
-
-
-def _launched_size() -> int | None:
-    for name in _WORLD_SIZES:
-        text = os.environ.get(name, "").strip()
-        if text.isdigit():
-            return int(text)
-    return None

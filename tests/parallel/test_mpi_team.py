@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from scaffold.errors import UserError
-from scaffold.parallel import mpi
+from scaffold.parallel import environment, mpi
 from scaffold.parallel.team import Solo
 
 
 @pytest.fixture(autouse=True)
 def no_launcher(monkeypatch):
-    for name in mpi._WORLD_SIZES:
+    for name in environment._WORLD_SIZES:
         monkeypatch.delenv(name, raising=False)
 
 
