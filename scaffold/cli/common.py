@@ -10,7 +10,7 @@ from typing import Any
 
 from scaffold.config import RunConfig, RunSpec, Study, dataset_name, library_name
 from scaffold.errors import UserError
-from scaffold.parallel.mpi import team
+from scaffold.parallel.mpi import check_size, world
 from scaffold.parallel.team import RankError, Team
 from scaffold.progress import setup_logging
 
@@ -99,18 +99,31 @@ def joined_team(arguments: argparse.Namespace) -> Iterator[Team]:
     """Yield the team of ``--ranks`` processes; what all of them raise together, rank 0 alone tells.
 
     Raises:
-        UserError: the launcher started another number of ranks.
+        SystemExit: on several ranks, after a :class:`RankError`, with its exit code: the launcher
+            started another number of ranks, or one failed in the block.
+    """
+    members = world(arguments.ranks)
+    setup_logging(members.rank, arguments.verbose)
+    with told_once(arguments.verb, members):
+        with members.together("starting"):
+            check_size(members.size, arguments.ranks)
+        yield members
+
+
+@contextmanager
+def told_once(verb: str, members: Team) -> Iterator[None]:
+    """Let rank 0 alone tell what all ``members`` raise together in the block, and leave.
+
+    Raises:
         SystemExit: on several ranks, after a :class:`RankError`, with its exit code.
     """
-    members = team(arguments.ranks)
-    setup_logging(members.rank, arguments.verbose)
     try:
-        yield members
+        yield
     except RankError as error:
         if members.size == 1:
             raise
         if members.rank == 0:
-            print(f"scaffold {arguments.verb}: {error}", file=sys.stderr, flush=True)
+            print(f"scaffold {verb}: {error}", file=sys.stderr, flush=True)
         # None leaves before rank 0 has spoken: under `-m mpi4py` the first to exit with an error aborts the others.
         members.barrier()
         raise SystemExit(int(error.exit_code)) from error

@@ -8,8 +8,8 @@ from typing import Any
 from scaffold import atomic, provenance
 from scaffold.config import Job, dataset_name, must_match, resume_identity, training_identity
 from scaffold.records import FORMAT_VERSION, Result
+from scaffold.training.attempts import Attempt, Attempts
 from scaffold.training.statistics import Statistics
-from scaffold.training.workdir import Attempt, Attempts
 
 
 def build(

@@ -11,8 +11,8 @@ import torch
 from tiny_learner import CONFIG, TinySamples, tiny_learner, training_batches, validation_batches
 
 from scaffold.errors import IncurableError, StoppedError
-from scaffold.parallel.control import StopRequests
 from scaffold.parallel.launch import Context
+from scaffold.parallel.stopping import StopRequests
 from scaffold.records import TIME_COLUMNS
 from scaffold.training import checkpoint, loop
 from scaffold.training.checkpoint import LAST, Checkpoints
