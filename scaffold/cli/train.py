@@ -67,6 +67,8 @@ def _train(arguments: argparse.Namespace) -> None:
 
 
 def _check(arguments: argparse.Namespace) -> None:
+    if arguments.seed is not None and not 0 <= arguments.seed < 2**63:
+        raise UserError(f"--seed {arguments.seed}: must be at least 0 and below 2^63")
     for name in ("ranks", "threads", "minutes"):
         value = getattr(arguments, name)
         if value is not None and value <= 0:

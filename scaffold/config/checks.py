@@ -17,8 +17,8 @@ def cross_check(config: RunConfig, ranks: int | None = None) -> list[Problem]:
 
     The keys of the problems are relative to the run.
     """
-    problems = [*_model(config), *_data(config), *_training(config)]
-    if ranks is not None and not problems:
+    problems = [*_model(config), *_sharding(config), *_data(config), *_training(config)]
+    if ranks is not None:
         problems += _ranks(config, ranks)
     return problems
 
@@ -31,16 +31,18 @@ def _model(config: RunConfig) -> Iterator[Problem]:
             str(bottleneck),
             f"must be at most problem_scale - 1 = {scale - 1}, so that the U-Net has a level",
         )
-        return
     if config.unet_base_channels % config.group_norm_groups:
         yield Problem(
             "group_norm_groups",
             str(config.group_norm_groups),
             f"must divide unet_base_channels = {config.unet_base_channels}",
         )
+
+
+def _sharding(config: RunConfig) -> Iterator[Problem]:
     if len(set(config.dc_shard_dims)) < len(config.dc_shard_dims):
         yield Problem("dc_shard_dims", str(config.dc_shard_dims), "must name each of 2, 3, 4 once")
-    limit = 2**bottleneck
+    limit = 2**config.unet_bottleneck_dim
     if max(config.dc_num_shards) > limit:
         yield Problem(
             "dc_num_shards",
@@ -56,6 +58,12 @@ def _model(config: RunConfig) -> Iterator[Problem]:
 
 
 def _data(config: RunConfig) -> Iterator[Problem]:
+    if config.variance_threshold >= config.normalize**2:
+        yield Problem(
+            "variance_threshold",
+            str(config.variance_threshold),
+            f"must be below normalize^2 = {config.normalize**2:g}, the greatest variance that there can be",
+        )
     limit = _MAX_LABEL[config.storage.image]
     if config.n_categories > limit:
         yield Problem(
@@ -89,6 +97,8 @@ def _training(config: RunConfig) -> Iterator[Problem]:
 
 
 def _ranks(config: RunConfig, ranks: int) -> Iterator[Problem]:
+    if config.instances_used == 0 or config.n_validation < 1:
+        return
     if ranks % config.total_shards:
         yield Problem("ranks", str(ranks), f"must be a multiple of the {config.total_shards} shards of dc_num_shards")
         return

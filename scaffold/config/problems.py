@@ -101,6 +101,8 @@ def _translate(item: dict[str, Any], prefix: str, known: list[str]) -> Problem:
     if isinstance(value, list) and not item["type"].startswith(("too_", "list")):
         return Problem(dotted, shown, "a list; this key takes one value (make one run for each)")
     message = item["msg"][0].lower() + item["msg"][1:]
+    if item["type"] in ("model_type", "dict_type"):
+        message = "must be a mapping"
     if item["type"] == "bool_type":
         message = "input should be true or false"
     return Problem(dotted, shown, message.replace("input should be", "must be"))

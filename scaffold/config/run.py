@@ -86,6 +86,7 @@ class RunConfig(BaseModel):
         stage="dataset",
         must_match=True,
         ge=1,
+        le=10**6,
     )
     n_fracts_per_vol: int = key(
         3,
@@ -120,6 +121,7 @@ class RunConfig(BaseModel):
         stage="train",
         must_match=True,
         ge=0,
+        le=11,
         unit="log2 voxels",
     )
     unet_base_channels: int = key(
@@ -244,7 +246,7 @@ class RunConfig(BaseModel):
     )
     more_determinism: bool = key(
         False,
-        "also refuse kernels that PyTorch knows to be non-deterministic",
+        "also choose deterministic kernels where PyTorch has slower ones, and warn where it has none",
         stage="train",
         must_match=False,
     )

@@ -17,9 +17,9 @@ from scaffold.config.checks import cross_check
 from scaffold.config.keys import iter_keys
 from scaffold.config.problems import ConfigError, Problem, from_validation, nearest, with_lines
 from scaffold.config.run import RunConfig
-from scaffold.config.yamlfile import key_lines, load_yaml
+from scaffold.config.yamlfile import key_lines, load_yaml, parse_yaml
 
-_RUN_NAME = re.compile(r"[a-z][a-z0-9_]*")
+_RUN_NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")
 _LAUNCH_KEYS = ("ranks", "seeds", "resources")
 _PositiveInt = Annotated[int, Field(ge=1)]
 
@@ -32,7 +32,7 @@ class Resources(BaseModel):
     runtime: _PositiveInt = Field(120, description="time limit of one attempt, minutes")
     mem_mb: _PositiveInt = Field(4000, description="memory of the whole job, MB")
     nodes: _PositiveInt = Field(1, description="nodes that the ranks are spread over")
-    threads: _PositiveInt = Field(1, description="CPU threads per rank")
+    threads: int = Field(1, ge=1, le=4096, description="CPU threads per rank")
     gpus: int = Field(0, ge=0, description="GPUs of the whole job")
 
 
@@ -177,7 +177,7 @@ def parse_overrides(overrides: Iterable[str]) -> tuple[dict[str, Any], list[Prob
             problems.append(Problem(f"--set {dotted}", None, f"unknown key{nearest(dotted, known)}"))
         else:
             try:
-                single = _assign({}, dotted, yaml.safe_load(value))
+                single = _assign({}, dotted, parse_yaml(value))
             except yaml.YAMLError:
                 problems.append(Problem(f"--set {dotted}", repr(value), "is not a YAML value"))
                 continue
@@ -195,31 +195,28 @@ def _check_shape(content: Any) -> list[Problem]:
         ]
     if not isinstance(content, Mapping):
         return [Problem("(file)", None, "must be a mapping with the keys defaults and runs")]
-    problems = [
-        Problem(
-            str(name),
-            None,
-            f"unknown key at the top of a study file; allowed are defaults and runs"
-            f"{nearest(str(name), ['defaults', 'runs'])}",
-        )
-        for name in content
-        if name not in ("defaults", "runs")
-    ]
+    problems = []
     for name in ("defaults", "runs"):
         if content.get(name) is not None and not isinstance(content[name], Mapping):
             problems.append(Problem(name, repr(content[name]), "must be a mapping"))
     if not problems and not content.get("runs"):
-        problems.append(Problem("runs", None, "is missing: a study needs at least one run"))
+        problems = [*_check_top(content), Problem("runs", None, "is missing: a study needs at least one run")]
     return problems
 
 
+def _check_top(content: Mapping[str, Any]) -> list[Problem]:
+    known = ("defaults", "runs")
+    hint = "unknown key at the top of a study file; allowed are defaults and runs"
+    return [Problem(str(name), None, hint + nearest(str(name), known)) for name in content if name not in known]
+
+
 def _check_names(content: Mapping[str, Any]) -> list[Problem]:
-    problems = []
+    problems = _check_top(content)
     for name, entry in content["runs"].items():
         if not isinstance(name, str) or not _RUN_NAME.fullmatch(name):
             problems.append(
                 Problem(
-                    f"runs.{name}", None, "a run's name has lower-case letters, digits and _ and begins with a letter"
+                    f"runs.{name}", None, "a run's name is a lower-case letter and up to 63 more letters, digits and _"
                 )
             )
         elif not isinstance(entry, Mapping | None):
@@ -243,8 +240,7 @@ def _resolve(
     config, problems = _validate(keys, prefix, _LAUNCH_KEYS)
     # A config that is wrong is no reason to be silent about the launch keys.
     stand_in = config or RunConfig()
-    if "seed" in forced or "seeds" not in launch:
-        launch["seeds"] = [stand_in.seed]
+    launch.setdefault("seeds", [stand_in.seed])
     try:
         spec = RunSpec(config=stand_in, **launch)
     except ValidationError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,19 @@ _MERGE = "tag:yaml.org,2002:merge"
 
 
 class _StrictLoader(yaml.SafeLoader):
-    """A safe loader that refuses a key given twice, where YAML would let the last one win."""
+    """A safe loader that refuses a key given twice, where YAML would let the last one win.
+
+    Nor does it take 12:30:00 for the integer 45000, as YAML 1.1 does: a time limit must not be misread.
+    """
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        # A value may have the form of a type without being one: the date 2020-13-45, the integer 0x_.
+        try:
+            return super().construct_object(node, deep)
+        except (ValueError, KeyError, OverflowError) as error:
+            shown = node.value if isinstance(node, yaml.ScalarNode) else node.tag
+            problem = f"{str(shown)[:40]!r} cannot be read ({error})"
+            raise yaml.MarkedYAMLError(problem=problem, problem_mark=node.start_mark) from error
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen = set()
@@ -26,6 +39,37 @@ class _StrictLoader(yaml.SafeLoader):
                 raise yaml.MarkedYAMLError(problem=f"key {name!r} is given twice", problem_mark=key_node.start_mark)
             seen.add(name)
         return super().construct_mapping(node, deep)
+
+
+def _without_sexagesimals() -> None:
+    number = re.compile(
+        r"""^(?:[-+]?0b[0-1_]+|[-+]?0[0-7_]+|[-+]?(?:0|[1-9][0-9_]*)|[-+]?0x[0-9a-fA-F_]+)$""", re.VERBOSE
+    )
+    point = re.compile(
+        r"""^(?:[-+]?(?:[0-9][0-9_]*)\.[0-9_]*(?:[eE][-+][0-9]+)?|\.[0-9][0-9_]*(?:[eE][-+][0-9]+)?
+        |[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))$""",
+        re.VERBOSE,
+    )
+    forms = {"tag:yaml.org,2002:int": number, "tag:yaml.org,2002:float": point}
+    _StrictLoader.yaml_implicit_resolvers = {
+        first: [(tag, forms.get(tag, form)) for tag, form in resolvers]
+        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+
+
+_without_sexagesimals()
+
+
+def parse_yaml(text: str) -> Any:
+    """Return the content of a YAML text.
+
+    Raises:
+        yaml.YAMLError: it is not YAML, or has a value that cannot be read.
+    """
+    try:
+        return yaml.load(text, _StrictLoader)  # noqa: S506 - derives from SafeLoader
+    except RecursionError as error:
+        raise yaml.YAMLError("nested too deeply") from error
 
 
 def load_yaml(path: Path) -> tuple[str, Any]:
@@ -42,7 +86,7 @@ def load_yaml(path: Path) -> tuple[str, Any]:
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from error
     try:
-        return text, yaml.load(text, _StrictLoader)  # noqa: S506 - derives from SafeLoader
+        return text, parse_yaml(text)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f" line {mark.line + 1}" if mark else ""

@@ -16,7 +16,7 @@ from scaffold.errors import DamagedFileError, UserError
 from scaffold.remedy import rebuild_command
 from scaffold.reporting.fom import FigureOfMerit, headline, read_fom
 
-_SHOWN = {
+SHOWN = {
     "run": "run",
     "ranks": "ranks",
     "seeds": "seeds",
@@ -29,6 +29,7 @@ _SHOWN = {
     "speed_up": "speed-up",
     "parallel_efficiency": "efficiency",
 }
+"""Columns that a reader is shown -> their titles."""
 
 
 def summary(figures: Iterable[FigureOfMerit]) -> pd.DataFrame:
@@ -72,7 +73,7 @@ def read_summary(path: Path) -> pd.DataFrame:
         raise UserError(f"{path} does not exist; make it with: {rebuild_command(path)}") from error
     except (OSError, ValueError) as error:
         raise DamagedFileError(path, f"is not a table ({error})", rebuild_command(path)) from error
-    lacking = [name for name in (*_SHOWN, "headline") if name not in table.columns]
+    lacking = [name for name in (*SHOWN, "headline") if name not in table.columns]
     if lacking or table.empty:
         problem = f"lacks the column {lacking[0]}" if lacking else "has no row"
         raise DamagedFileError(path, problem, rebuild_command(path))
@@ -137,14 +138,15 @@ def _first(column: pd.Series[float]) -> float:
 
 def _rich_table(table: pd.DataFrame) -> Table:
     shown = Table(box=None, pad_edge=False)
-    for title in _SHOWN.values():
+    for title in SHOWN.values():
         shown.add_column(title, justify="left" if title == "run" else "right", no_wrap=True)
     for _, row in table.iterrows():
-        shown.add_row(*(_cell(row[name]) for name in _SHOWN))
+        shown.add_row(*(cell(row[name]) for name in SHOWN))
     return shown
 
 
-def _cell(value: Any) -> str:
+def cell(value: Any) -> str:
+    """Return a value as a table shows it: four digits, and a dash for what there is not."""
     if isinstance(value, float):
         return "-" if pd.isna(value) else f"{value:.4g}"
     return str(value)

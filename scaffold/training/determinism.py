@@ -20,10 +20,11 @@ def set_determinism(strict: bool) -> None:
     """Make results repeatable: no autotuning (it chooses by timing), deterministic cuDNN algorithms.
 
     Args:
-        strict: also refuse operations that PyTorch knows to be non-deterministic.
+        strict: also choose PyTorch's deterministic kernels, and warn where it has none (as for the gradient
+            of max-pooling on CUDA).
     """
     torch.backends.cudnn.benchmark = False
     torch.backends.cudnn.deterministic = True
     if strict:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    torch.use_deterministic_algorithms(strict)
+    torch.use_deterministic_algorithms(strict, warn_only=True)

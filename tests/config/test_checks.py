@@ -70,12 +70,20 @@ def test_ranks_are_a_multiple_of_the_shards(monkeypatch):
     from scaffold.config import checks
 
     sharded = RunConfig.model_validate({**SMALL, "dc_num_shards": [2, 1, 1]})
-    monkeypatch.setattr(checks, "_model", lambda config: iter(()))
+    monkeypatch.setattr(checks, "_sharding", lambda config: iter(()))
     assert cross_check(sharded, 4) == []
     (found,) = cross_check(sharded, 3)
     assert (found.key, found.allowed) == ("ranks", "must be a multiple of the 2 shards of dc_num_shards")
 
 
 def test_several_problems_are_all_found():
-    keys = [p.key for p in problems(unet_bottleneck_dim=5, val_split=1, checkpoint_interval=0, min_learning_rate=1.0)]
-    assert keys == ["unet_bottleneck_dim", "val_split", "min_learning_rate", "checkpoint_interval"]
+    wrong = {"unet_bottleneck_dim": 5, "group_norm_groups": 5, "normalize": 0.1, "checkpoint_interval": 0}
+    keys = [p.key for p in problems(**wrong, min_learning_rate=1.0)]
+    assert keys == [
+        "unet_bottleneck_dim", "group_norm_groups", "variance_threshold", "min_learning_rate", "checkpoint_interval",
+    ]  # fmt: skip
+
+
+def test_a_batch_that_is_too_large_is_told_beside_other_problems():
+    found = cross_check(RunConfig.model_validate({**SMALL, "local_batch_size": 1000, "unet_bottleneck_dim": 9}), 2)
+    assert [problem.key for problem in found] == ["unet_bottleneck_dim", "local_batch_size"]

@@ -60,8 +60,9 @@ def test_the_later_of_two_flags_wins(load):
 def test_seed_is_the_training_seed_unless_seeds_are_named(load):
     study = load("defaults: {seed: 5}\nruns:\n  a: {}\n  b: {seeds: [7, 8]}\n")
     assert [(job.run, job.seed, job.config.seed) for job in study.jobs()] == [("a", 5, 5), ("b", 7, 5), ("b", 8, 5)]
-    # A seed on the command line means: this seed, for everything.
-    assert load("runs:\n  b: {seeds: [7, 8]}\n", "seed=3").run("b").seeds == [3]
+    # On the command line as in the file: `seed` is the data's.
+    spec = load("runs:\n  b: {seeds: [7, 8]}\n", "seed=3").run("b")
+    assert (spec.config.seed, spec.seeds) == (3, [7, 8])
 
 
 def test_jobs_are_the_product_in_the_order_of_the_file(load):
@@ -82,7 +83,8 @@ def test_all_problems_at_once_each_with_its_line(told):
         "  a:\n"
         "    n_categoriez: 3\n"
         "    ranks: [0]\n"
-        "  Big: {}\n",
+        "  Big: {}\n"
+        "default: {}\n",
         "sed=3",
     )
     assert sorted(lines) == sorted(
@@ -91,7 +93,9 @@ def test_all_problems_at_once_each_with_its_line(told):
             "line 4: defaults.storage.image = 'sparse': must be 'dense' or 'labels'",
             "line 7: runs.a.n_categoriez: unknown key; did you mean n_categories?",
             "line 8: runs.a.ranks.0 = 0: must be greater than or equal to 1",
-            "line 9: runs.Big: a run's name has lower-case letters, digits and _ and begins with a letter",
+            "line 9: runs.Big: a run's name is a lower-case letter and up to 63 more letters, digits and _",
+            "line 10: default: unknown key at the top of a study file; allowed are defaults and runs;"
+            " did you mean defaults?",
             "--set sed: unknown key; did you mean seed?",
         ]
     )
@@ -144,7 +148,7 @@ def test_numbers_that_yaml_reads_as_text(told, load, written, advice):
         ("optimizer: adam", "optimizer = 'adam': must be 'ADAM', 'SGD' or 'RMSProp'"),
         ("local_batch_size: [1, 2]", "a list; this key takes one value (make one run for each)"),
         ("dc_num_shards: [1, 1]", "dc_num_shards = [1, 1]: list should have at least 3 items"),
-        ("storage: labels", "storage = 'labels': must be a valid dictionary"),
+        ("storage: labels", "storage = 'labels': must be a mapping"),
         ("ranks: 2", "ranks = 2: must be a valid list"),
         ("seeds: []", "seeds = []: list should have at least 1 item"),
     ],
@@ -171,7 +175,7 @@ def test_whole_number_is_a_number(load):
         ("run: {a: {}}", "allowed are defaults and runs; did you mean runs?"),
         ("runs: [a]", "runs = ['a']: must be a mapping"),
         ("runs: {a: 3}", "runs.a = 3: must be a mapping"),
-        ("runs: {1: {}}", "runs.1: a run's name has lower-case letters"),
+        ("runs: {1: {}}", "runs.1: a run's name is a lower-case letter"),
         ("runs: {a: {1: 2}}", "runs.a.1 = 1: keys should be strings"),
         ("defaults: {ranks: [1]}\nruns: {a: {}}", "defaults.ranks: belongs under a run, as runs.NAME.ranks"),
         ("problem_scale: 7\nn_categories: 5", "convert it with: scaffold import-config FILE"),

@@ -55,3 +55,19 @@ def test_lines_of_nested_keys():
 
 def test_alias_inside_what_it_stands_for_ends():
     assert key_lines("a: &a\n  b: *a\n") == {"a": 1, "a.b": 2}
+
+
+@pytest.mark.parametrize("value", ["2020-13-45", "0x_", "!!int abc", "!!bool abc", "9" * 5000, "[" * 2000 + "]" * 2000])
+def test_a_value_that_cannot_be_read_is_the_users_error(value, tmp_path):
+    """PyYAML lets Python's ValueError out for these: a traceback for a typing error."""
+    path = tmp_path / "study.yaml"
+    path.write_text(f"runs: {{a: {{seed: {value}}}}}\n")
+    with pytest.raises(UserError, match=r"study\.yaml"):
+        load_yaml(path)
+
+
+def test_a_time_of_day_is_no_number(tmp_path):
+    """YAML 1.1 reads 12:30:00 as 45000, which as minutes of a time limit is a month."""
+    path = tmp_path / "study.yaml"
+    path.write_text("limit: 12:30:00\nplain: 7\nreal: 1.5e+3\n")
+    assert load_yaml(path)[1] == {"limit": "12:30:00", "plain": 7, "real": 1500.0}

@@ -58,14 +58,12 @@ def test_damaged_input_is_in_the_log_without_a_traceback(training, tmp_path, cap
     assert {path: path.read_bytes() for path in directory.iterdir()} == before
 
 
-def test_summary_and_scaling(training, tmp_path):
+def test_plot_scaling(training, tmp_path):
     foms = []
     for ranks in (1, 2):
         foms.append(str(tmp_path / f"fom{ranks}.json"))
         write_fom([training(ranks=ranks).publish()], Path(foms[-1]))
-    run("summary", tmp_path / "log", input=foms, output=[str(tmp_path / "summary.csv")])
     run("plot_scaling", tmp_path / "log", input=foms, output=[str(tmp_path / "scaling.svg")])
-    assert len((tmp_path / "summary.csv").read_text().splitlines()) == 3
     assert (tmp_path / "scaling.svg").exists()
 
 
@@ -86,7 +84,7 @@ def test_plot_categories(tmp_path):
 
 def test_every_script_is_named_as_its_rule_and_tested():
     assert sorted(path.stem for path in SCRIPTS.glob("*.py")) == [
-        "plot_categories", "plot_run", "plot_scaling", "summary",
+        "plot_categories", "plot_run", "plot_scaling",
     ]  # fmt: skip
 
 
