@@ -1,7 +1,7 @@
 # make run      set up what is needed, run the default study, show its figure of merit
 # make test     set up and run all tests
 # make lint     set up and check style, types and workflow
-# make report   write results/report.html anew
+# make report   bring the study up to date and write results/report.html
 # make docs     write config/README.md and the editor schema from the code
 #
 # PYTHON=...    the interpreter to build on (3.11 to 3.13)
@@ -36,7 +36,7 @@ lint: $(VENV)/dev.stamp
 	.ci/lint-workflow
 
 report: $(VENV)/run.stamp
-	$(SNAKEMAKE) --report results/report.html
+	$(SNAKEMAKE) --report results/report.html --report-after-run
 
 docs: $(VENV)/run.stamp
 	scaffold config-docs config

@@ -17,5 +17,6 @@ rule all:
     default_target: True
     input:
         "results/summary.csv",
+        every_result(),
         every_figure(),
         every_data_file(),

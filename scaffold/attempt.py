@@ -15,6 +15,7 @@ Only the standard library is imported: it starts in milliseconds.
 from __future__ import annotations
 
 import argparse
+import ctypes
 import os
 import signal
 import subprocess
@@ -27,6 +28,7 @@ from pathlib import Path
 from types import FrameType
 
 _FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+_PR_SET_PDEATHSIG = 1
 _WATCH_S = 0.2
 _DRAIN_S = 5.0
 
@@ -66,7 +68,12 @@ def run(command: list[str], log: Path) -> int:
         try:
             # Its own process group, so that ending it reaches an MPI launcher's helpers too.
             child = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, process_group=0
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                process_group=0,
+                preexec_fn=_end_with_parent,
             )
         except OSError as error:
             message = f"cannot start {command[0]}: {error.strerror}\n".encode()
@@ -79,6 +86,12 @@ def run(command: list[str], log: Path) -> int:
         code = _wait(child, parent)
         copier.join(_DRAIN_S)
     return code if code >= 0 else 128 - code
+
+
+def _end_with_parent() -> None:
+    """Ask Linux to kill this process when its parent dies, which a parent killed with -9 cannot do itself."""
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 class _Forwarded:

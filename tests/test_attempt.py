@@ -152,3 +152,17 @@ def test_command_ends_with_a_killed_parent(tmp_path: Path) -> None:
         time.sleep(0.05)
     os.kill(pid, signal.SIGKILL)
     raise AssertionError("the command outlived the parent of its attempt")
+
+
+def test_command_ends_with_a_wrapper_killed_outright(tmp_path: Path) -> None:
+    """A training orphaned by kill -9 would hold its folder's lock against the same command run again."""
+    log = tmp_path / "log"
+    with subprocess.Popen(attempt(log, *SLEEP), stdout=subprocess.DEVNULL) as process:
+        child = int(wait_for_line(log))
+        assert is_running(child)
+        process.kill()
+    for _ in range(100):
+        if not is_running(child):
+            return
+        time.sleep(0.05)
+    pytest.fail("the command outlives its wrapper")

@@ -29,6 +29,7 @@ def register(verbs: Verbs) -> None:
     summary.add_argument(
         "--foms", nargs="+", metavar="FOM", help="write FILE from these fom.json, instead of showing it"
     )
+    summary.add_argument("--page", metavar="HTML", help="with --foms: also write it as a page, for the report")
 
     compare = add_verb(
         verbs, "compare", _compare,
@@ -52,11 +53,14 @@ def _fom(arguments: argparse.Namespace) -> None:
 
 
 def _summary(arguments: argparse.Namespace) -> None:
+    from scaffold.reporting.page import write_page
     from scaffold.reporting.tables import show_summary, write_summary
 
     path = Path(arguments.summary)
     if arguments.foms:
-        write_summary(map(Path, arguments.foms), path)
+        table = write_summary(map(Path, arguments.foms), path)
+        if arguments.page:
+            write_page(table, Path(arguments.page))
         print(f"{path}: the summary of {len(arguments.foms)} figures of merit")
     else:
         show_summary(path, _console())

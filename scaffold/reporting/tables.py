@@ -92,8 +92,9 @@ def show_summary(path: Path, console: Console) -> None:
     if drawn:
         console.print(f"\nfigures: {os.path.commonpath(drawn)}/", highlight=False, soft_wrap=True)
     report = results / "report.html"
+    fresh = report.exists() and report.stat().st_mtime >= path.stat().st_mtime
     console.print(
-        f"report:  {report}" if report.exists() else "report:  make it with: make report",
+        f"report:  {report}" if fresh else f"report:  {'older than this; ' if report.exists() else ''}make report",
         highlight=False,
         soft_wrap=True,
     )

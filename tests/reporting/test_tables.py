@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 
 import pandas as pd
 import pytest
@@ -82,6 +83,9 @@ def test_shown_with_the_figure_of_merit_and_where_to_look(training, tmp_path):
     assert "\x1b" not in text
     (tmp_path / "report.html").touch()
     assert f"report:  {tmp_path}/report.html" in shown()
+    # The report of another study, or of this one before its last run, would be shown as this one's.
+    os.utime(tmp_path / "report.html", (0, 0))
+    assert "report:  older than this; make report" in shown()
 
 
 def test_damaged_or_missing_summary(tmp_path):

@@ -135,6 +135,27 @@ def meta_file(dataset: str) -> str:
     return f"results/datasets/{dataset}/meta.yaml"
 
 
+def every_result() -> list[str]:
+    """Return what all trainings publish, and their figures of merit.
+
+    As targets they are noticed when they are lost, which they would not be as
+    inputs of a summary that is there.
+    """
+    files = [
+        "config.yaml",
+        "train_stats.csv",
+        "model.safetensors",
+        "predictions.npz",
+        "result.json",
+    ]
+    outputs = [
+        f"results/runs/{job.run}/ranks{job.ranks}/seed{job.seed}/{file}"
+        for job in JOBS.values()
+        for file in files
+    ]
+    return [*outputs, *every_fom(None)]
+
+
 def every_data_file() -> list[str]:
     """Return the files of all data sets.
 

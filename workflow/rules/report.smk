@@ -120,10 +120,11 @@ rule summary:
     input:
         every_fom,
     output:
-        report(
-            "results/summary.csv",
+        table="results/summary.csv",
+        page=report(
+            "results/summary.html",
             category="Figures of merit",
-            labels={"figure": "summary"},
+            labels={"figure": "summary of all runs"},
             caption="../report/summary.rst",
         ),
     log:
@@ -136,4 +137,4 @@ rule summary:
         code=code_of_report(),
     shell:
         "exec python -m scaffold.attempt --log {log} --"
-        " python -m scaffold summary {output} --foms {input}"
+        " python -m scaffold summary {output.table} --page {output.page} --foms {input}"
