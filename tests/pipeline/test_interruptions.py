@@ -76,8 +76,10 @@ def test_second_snakemake_on_the_results_is_refused(fresh: Workspace, tmp_path: 
     other.change()
     fresh.results.mkdir()
     (other.folder / "results").symlink_to(fresh.results)
-    with ResultsLock(fresh.results):
-        done = other.snakemake()
+    lock = ResultsLock(fresh.results)
+    lock.acquire()
+    done = other.snakemake()
+    del lock  # held until here
     assert done.returncode == 1
     assert re.search(r"^results is in use by another Snakemake \(host \S+, pid \d+, since \S+\)", done.stdout, re.M)
     assert "Traceback" not in done.stdout

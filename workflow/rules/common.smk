@@ -53,7 +53,7 @@ wildcard_constraints:
     dataset="|".join(DATASETS),
     run="|".join(STUDY.runs),
     category="[0-9]+",
-    part="[0-9]{4,}",
+    part="[0-9]{4}[0-9]*",
     ranks="[1-9][0-9]*",
     seed="[0-9]+",
 
