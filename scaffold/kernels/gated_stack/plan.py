@@ -1,0 +1,3 @@
+"""x"""
+from typing import Literal
+Precision = Literal["ieee", "tf32x3"]
