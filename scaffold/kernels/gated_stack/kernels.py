@@ -5,14 +5,15 @@ columns of a stripe, R columns of a row. The grid's axis 1 is the focus. All add
 64-bit row offset formed in the kernel, since F E R passes 2**31 at production sizes; offsets inside a
 tile fit into 32 bits.
 
-The relay and the fused kernels must give the same bits. They share ``_gate``, ``_scalar_gradient`` and
-``_logit_gradient``; they contract in the order of ``StackDims.k_order`` in steps of BLOCK_K; and sums of
-products are spelled with explicit ``fma``, so that the compiler has no choice of contraction.
+The relay and the fused kernels must give the same bits. So they share ``_gate``, ``_scalar_gradient``
+and ``_logit_gradient``; they contract in the order of ``StackDims.k_order`` in steps of BLOCK_K; sums of
+products are spelled with explicit ``fma``, and ``op.py`` launches with ``enable_fp_fusion=False``, so that
+the compiler has no choice of contraction.
 
 Right-hand sides are packed by ``packing.pack`` for the PRECISION:
 
 * ``ieee``: (K, N) row-major; plain fp32 multiply-adds.
-* ``tf32x3``: (N, K) row-major, upper parts, then lower parts; three tensor-core products.
+* ``tf32x3``: (K / step, N, step), upper parts, then lower parts; three tensor-core products.
 """
 
 from __future__ import annotations
@@ -34,30 +35,34 @@ def _load(base, columns, rows_left, stride: tl.constexpr, BLOCK_M: tl.constexpr)
 
 
 @triton.jit
-def _store(base, tile, columns, rows_left, stride: tl.constexpr, BLOCK_M: tl.constexpr):
+def _store(base, tile, columns, limit, rows_left, stride: tl.constexpr, BLOCK_M: tl.constexpr):
+    """Store (BLOCK_M, len(columns)) in the columns below ``limit`` of the rows that exist."""
     rows = tl.arange(0, BLOCK_M)
-    tl.store(base + rows[:, None] * stride + columns[None, :], tile, mask=rows[:, None] < rows_left)
+    mask = (rows[:, None] < rows_left) & (columns[None, :] < limit)
+    tl.store(base + rows[:, None] * stride + columns[None, :], tile, mask=mask)
 
 
 @triton.jit
 def _multiply(
-    acc, a, weight, k0, columns,
-    DEPTH: tl.constexpr, WIDTH: tl.constexpr, STEP: tl.constexpr, MASKED: tl.constexpr, PRECISION: tl.constexpr,
+    acc, a, weight, k0, columns, SIZE: tl.constexpr, WIDTH: tl.constexpr, MASKED: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Add ``a`` (BLOCK_M, STEP) times rows k0..k0+STEP-1 of a packed (DEPTH, WIDTH) matrix to ``acc``.
+    """Add ``a`` (BLOCK_M, step) times rows k0..k0+step-1 of a packed matrix to ``acc``.
 
-    MASKED says that some of the ``columns`` lie past WIDTH; they count as zeros.
+    The matrix has WIDTH columns and SIZE elements. MASKED says that some of the ``columns`` lie past
+    WIDTH; they count as zeros.
     """
-    k = k0 + tl.arange(0, STEP)
+    step: tl.constexpr = a.shape[1]
+    k = tl.arange(0, step)
     if PRECISION == "ieee":
-        pointers = weight + k[:, None] * WIDTH + columns[None, :]
+        pointers = weight + (k0 + k[:, None]) * WIDTH + columns[None, :]
         if MASKED:
             b = tl.load(pointers, mask=columns[None, :] < WIDTH, other=0.0)
         else:
             b = tl.load(pointers)
         return tl.dot(a, b, acc, input_precision="ieee")
-    pointers = weight + columns[:, None] * DEPTH + k[None, :]
-    low = tl.num_programs(1) * (DEPTH * WIDTH)
+    pointers = weight + k0 * WIDTH + columns[:, None] * step + k[None, :]
+    low = tl.num_programs(1) * SIZE
     if MASKED:
         b_high = tl.load(pointers, mask=columns[:, None] < WIDTH, other=0.0)
         b_low = tl.load(pointers + low, mask=columns[:, None] < WIDTH, other=0.0)
@@ -73,12 +78,17 @@ def _multiply(
 
 
 @triton.jit
-def _gate(
-    s, gate, columns, L: tl.constexpr, C: tl.constexpr, BLOCK_M: tl.constexpr, N: tl.constexpr, PRECISION: tl.constexpr
-):
-    """Gates sigma(s Gw) of N gate columns, (BLOCK_M, N)."""
-    zero = tl.zeros((BLOCK_M, N), dtype=tl.float32)
-    return _sigmoid(_multiply(zero, s, gate, 0, columns, C, L * C, C, False, PRECISION))
+def _halves(x):
+    """Split (rows, 2 n) into its left and its right n columns."""
+    half: tl.constexpr = x.shape[1] // 2
+    return tl.split(tl.permute(tl.reshape(x, (x.shape[0], 2, half)), (0, 2, 1)))
+
+
+@triton.jit
+def _gate(s, gate, columns, G: tl.constexpr, C: tl.constexpr, MASKED: tl.constexpr, PRECISION: tl.constexpr):
+    """Gates sigma(s Gw) of some gate columns, (BLOCK_M, len(columns))."""
+    zero = tl.zeros((s.shape[0], columns.shape[0]), dtype=tl.float32)
+    return _sigmoid(_multiply(zero, s, gate, 0, columns, C * G, G, MASKED, PRECISION))
 
 
 @triton.jit
@@ -97,16 +107,10 @@ def _logit_gradient(grad, z, c0, g0, p, rows_left, R: tl.constexpr, G: tl.conste
     return h * p * (1.0 - p)
 
 
-@triton.jit
-def _halves(x, BLOCK_M: tl.constexpr, HALF: tl.constexpr):
-    """Split (BLOCK_M, 2 HALF) into its left and right columns."""
-    return tl.split(tl.permute(tl.reshape(x, (BLOCK_M, 2, HALF)), (0, 2, 1)))
-
-
 @triton.jit(do_not_specialize=["n_edge"])
 def gate_kernel(
     z, gate, gates, n_edge,
-    L: tl.constexpr, C: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr, PRECISION: tl.constexpr,
+    L: tl.constexpr, C: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_G: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Relay, launch 1: gates (F, E, G) from the scalar pre-activations of z (F, E, R)."""
     R: tl.constexpr = (3 * L + 1) * C
@@ -115,19 +119,22 @@ def gate_kernel(
     rows_left = n_edge - row0
     row = focus.to(tl.int64) * n_edge + row0
     s = _load(z + row * R, tl.arange(0, C), rows_left, R, BLOCK_M)
-    for step in range(G // BLOCK_K):
-        columns = step * BLOCK_K + tl.arange(0, BLOCK_K)
-        p = _gate(s, gate + focus * (C * G), columns, L, C, BLOCK_M, BLOCK_K, PRECISION)
-        _store(gates + row * G, p, columns, rows_left, G, BLOCK_M)
+    for step in range(G // BLOCK_G):
+        columns = step * BLOCK_G + tl.arange(0, BLOCK_G)
+        p = _gate(s, gate + focus * (C * G), columns, G, C, False, PRECISION)
+        _store(gates + row * G, p, columns, G, rows_left, G, BLOCK_M)
 
 
 @triton.jit(do_not_specialize=["n_edge"])
 def pointwise_kernel(
     grad, z, gates, gate_t, grad_z, grad_logits, n_edge,
-    L: tl.constexpr, C: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr, PRECISION: tl.constexpr,
-    KEEP_LOGITS: tl.constexpr,
+    L: tl.constexpr, C: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_G: tl.constexpr, BLOCK_K: tl.constexpr,
+    PRECISION: tl.constexpr, KEEP_LOGITS: tl.constexpr,
 ):  # fmt: skip
-    """Relay, launch 2: gradient of z (F, E, R), and of the logits (F, E, G) if they are kept."""
+    """Relay, launch 2: gradient of z (F, E, R), and of the logits (F, E, G) if they are kept.
+
+    It moves BLOCK_G columns at a time, one or two K tiles: full cache lines are worth the shuffle.
+    """
     R: tl.constexpr = (3 * L + 1) * C
     G: tl.constexpr = L * C
     focus, row0 = tl.program_id(1), tl.program_id(0) * BLOCK_M
@@ -136,50 +143,50 @@ def pointwise_kernel(
     grad += row * R
     z += row * R
     grad_z += row * R
+    gate_t += focus * (G * C)
     channels = tl.arange(0, C)
     head = _scalar_gradient(_load(grad, channels, rows_left, R, BLOCK_M), _load(z, channels, rows_left, R, BLOCK_M))
-    for step in range(G // BLOCK_K):
-        columns = step * BLOCK_K + tl.arange(0, BLOCK_K)
+    for step in range(G // BLOCK_G):
+        k0 = step * BLOCK_G
+        columns = k0 + tl.arange(0, BLOCK_G)
         c0 = C + columns
         p = _load(gates + row * G, columns, rows_left, G, BLOCK_M)
         g0 = _load(grad, c0, rows_left, R, BLOCK_M)
         q = _logit_gradient(grad, z, c0, g0, p, rows_left, R, G, BLOCK_M)
         if KEEP_LOGITS:
-            _store(grad_logits + row * G, q, columns, rows_left, G, BLOCK_M)
-        _store(grad_z, g0 * p, c0, rows_left, R, BLOCK_M)
-        _store(grad_z, _load(grad, c0 + G, rows_left, R, BLOCK_M) * p, c0 + G, rows_left, R, BLOCK_M)
-        _store(grad_z, _load(grad, c0 + 2 * G, rows_left, R, BLOCK_M) * p, c0 + 2 * G, rows_left, R, BLOCK_M)
-        head = _multiply(head, q, gate_t + focus * (G * C), step * BLOCK_K, channels, G, C, BLOCK_K, False, PRECISION)
-    _store(grad_z, head, channels, rows_left, R, BLOCK_M)
+            _store(grad_logits + row * G, q, columns, G, rows_left, G, BLOCK_M)
+        _store(grad_z, g0 * p, c0, R, rows_left, R, BLOCK_M)
+        _store(grad_z, _load(grad, c0 + G, rows_left, R, BLOCK_M) * p, c0 + G, R, rows_left, R, BLOCK_M)
+        _store(grad_z, _load(grad, c0 + 2 * G, rows_left, R, BLOCK_M) * p, c0 + 2 * G, R, rows_left, R, BLOCK_M)
+        if BLOCK_G == BLOCK_K:
+            head = _multiply(head, q, gate_t, k0, channels, G * C, C, False, PRECISION)
+        else:
+            left, right = _halves(q)
+            head = _multiply(head, left, gate_t, k0, channels, G * C, C, False, PRECISION)
+            head = _multiply(head, right, gate_t, k0 + BLOCK_K, channels, G * C, C, False, PRECISION)
+    _store(grad_z, head, channels, R, rows_left, R, BLOCK_M)
 
 
 @triton.jit
 def _gemm_tile(
     a, residual, scale, weight, out, column0, rows_left, focus,
-    A_STRIDE: tl.constexpr, OUT_STRIDE: tl.constexpr, SCALE_STRIDE: tl.constexpr, BLOCK: tl.constexpr,
-    L: tl.constexpr, C: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+    A_STRIDE: tl.constexpr, OUT_STRIDE: tl.constexpr, SCALE_STRIDE: tl.constexpr, START: tl.constexpr,
+    FIRST: tl.constexpr, WIDTH: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
     PRECISION: tl.constexpr, HAS_SCALE: tl.constexpr,
 ):  # fmt: skip
-    """One output tile of ``residual + a W`` in BLOCK 0 (m = 0) or 1 (|m| = 1)."""
-    M0: tl.constexpr = (L + 1) * C
-    FIRST: tl.constexpr = 0 if BLOCK == 0 else M0
-    WIDTH: tl.constexpr = M0 if BLOCK == 0 else 2 * L * C
-    STEPS: tl.constexpr = WIDTH // BLOCK_K
+    """One tile of ``residual + a W`` of the block of WIDTH columns from FIRST; K starts at START and wraps."""
     rows = tl.arange(0, BLOCK_M)
     columns = column0 + tl.arange(0, BLOCK_N)
     weight += focus * (WIDTH * WIDTH)
     acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
     if HAS_SCALE:
         alpha = tl.load(scale + rows * SCALE_STRIDE, mask=rows < rows_left, other=0.0)[:, None]
-    for step in range(STEPS):
-        if BLOCK == 0:
-            k0 = (C + step * BLOCK_K) % M0
-        else:
-            k0 = (step % 2) * (L * C) + (step // 2) * BLOCK_K
+    for step in range(WIDTH // BLOCK_K):
+        k0 = tl.multiple_of((START + step * BLOCK_K) % WIDTH, BLOCK_K)
         tile = _load(a, FIRST + k0 + tl.arange(0, BLOCK_K), rows_left, A_STRIDE, BLOCK_M)
         if HAS_SCALE:
             tile *= alpha
-        acc = _multiply(acc, tile, weight, k0, columns, WIDTH, WIDTH, BLOCK_K, WIDTH % BLOCK_N != 0, PRECISION)
+        acc = _multiply(acc, tile, weight, k0, columns, WIDTH * WIDTH, WIDTH, WIDTH % BLOCK_N != 0, PRECISION)
     mask = (rows[:, None] < rows_left) & (columns[None, :] < WIDTH)
     kept = tl.load(residual + rows[:, None] * A_STRIDE + FIRST + columns[None, :], mask=mask, other=0.0)
     if HAS_SCALE:
@@ -202,8 +209,10 @@ def gemm_kernel(
     ``residual`` are u times ``scale``, the output is edge-major).
     """
     R: tl.constexpr = (3 * L + 1) * C
-    TILES0: tl.constexpr = ((L + 1) * C + BLOCK_N - 1) // BLOCK_N
-    TILES: tl.constexpr = TILES0 + (2 * L * C + BLOCK_N - 1) // BLOCK_N
+    M0: tl.constexpr = (L + 1) * C
+    M1: tl.constexpr = 2 * L * C
+    TILES0: tl.constexpr = (M0 + BLOCK_N - 1) // BLOCK_N
+    TILES: tl.constexpr = TILES0 + (M1 + BLOCK_N - 1) // BLOCK_N
     A_STRIDE: tl.constexpr = n_focus * R if A_EDGE_MAJOR else R
     OUT_STRIDE: tl.constexpr = n_focus * R if OUT_EDGE_MAJOR else R
     # Neighbouring programs share their rows of `a`, so that all but the first find them in L2.
@@ -221,13 +230,13 @@ def gemm_kernel(
         scale += edge_major
     if tile < TILES0:
         _gemm_tile(
-            a, residual, scale, w0, out, tile * BLOCK_N, rows_left, focus, A_STRIDE, OUT_STRIDE, n_focus, 0,
-            L, C, BLOCK_M, BLOCK_N, BLOCK_K, PRECISION, HAS_SCALE,
+            a, residual, scale, w0, out, tile * BLOCK_N, rows_left, focus, A_STRIDE, OUT_STRIDE, n_focus,
+            C, 0, M0, BLOCK_M, BLOCK_N, BLOCK_K, PRECISION, HAS_SCALE,
         )  # fmt: skip
     else:
         _gemm_tile(
-            a, residual, scale, w1, out, (tile - TILES0) * BLOCK_N, rows_left, focus, A_STRIDE, OUT_STRIDE, n_focus, 1,
-            L, C, BLOCK_M, BLOCK_N, BLOCK_K, PRECISION, HAS_SCALE,
+            a, residual, scale, w1, out, (tile - TILES0) * BLOCK_N, rows_left, focus, A_STRIDE, OUT_STRIDE, n_focus,
+            0, M0, M1, BLOCK_M, BLOCK_N, BLOCK_K, PRECISION, HAS_SCALE,
         )  # fmt: skip
 
 
@@ -259,13 +268,15 @@ def tiled_kernel(
     M0: tl.constexpr = (L + 1) * C
     FIRST: tl.constexpr = 0 if PART == 0 else M0
     WIDTH: tl.constexpr = M0 if PART == 0 else 2 * G
+    SIZE: tl.constexpr = WIDTH * WIDTH
     TILES: tl.constexpr = (WIDTH + BLOCK_N - 1) // BLOCK_N
+    MASKED: tl.constexpr = WIDTH % BLOCK_N != 0
     focus, row0 = tl.program_id(1), (tl.program_id(0) // TILES) * BLOCK_M
     rows_left = n_edge - row0
     row = focus.to(tl.int64) * n_edge + row0
     grad += row * R
     z += row * R
-    weight += focus * (WIDTH * WIDTH)
+    weight += focus * SIZE
     gate += focus * (C * G)
     gate_t += focus * (G * C)
     channels = tl.arange(0, C)
@@ -274,46 +285,77 @@ def tiled_kernel(
     s = _load(z, channels, rows_left, R, BLOCK_M)
     if PART == 0:
         head = _scalar_gradient(_load(grad, channels, rows_left, R, BLOCK_M), s)
-    for step in range(G // BLOCK_K):
-        k0 = step * BLOCK_K
-        c0 = C + k0 + tl.arange(0, BLOCK_K)
-        p = _gate(s, gate, c0 - C, L, C, BLOCK_M, BLOCK_K, PRECISION)
-        if PART == 0:
-            g0 = _load(grad, c0, rows_left, R, BLOCK_M)
-            q = _logit_gradient(grad, z, c0, g0, p, rows_left, R, G, BLOCK_M)
-            head = _multiply(head, q, gate_t, k0, channels, G, C, BLOCK_K, False, PRECISION)
-            acc = _multiply(acc, g0 * p, weight, C + k0, columns, WIDTH, WIDTH, BLOCK_K, WIDTH % BLOCK_N != 0, PRECISION)
-        else:
-            gm = _load(grad, c0 + G, rows_left, R, BLOCK_M)
-            acc = _multiply(acc, gm * p, weight, k0, columns, WIDTH, WIDTH, BLOCK_K, WIDTH % BLOCK_N != 0, PRECISION)
-            gp = _load(grad, c0 + 2 * G, rows_left, R, BLOCK_M)
-            acc = _multiply(acc, gp * p, weight, G + k0, columns, WIDTH, WIDTH, BLOCK_K, WIDTH % BLOCK_N != 0, PRECISION)
-    if PART == 0:
+        for step in range(G // BLOCK_K):
+            k0 = step * BLOCK_K
+            k = k0 + tl.arange(0, BLOCK_K)
+            p = _gate(s, gate, k, G, C, False, PRECISION)
+            g0 = _load(grad, C + k, rows_left, R, BLOCK_M)
+            q = _logit_gradient(grad, z, C + k, g0, p, rows_left, R, G, BLOCK_M)
+            head = _multiply(head, q, gate_t, k0, channels, G * C, C, False, PRECISION)
+            acc = _multiply(acc, g0 * p, weight, C + k0, columns, SIZE, WIDTH, MASKED, PRECISION)
         if C == BLOCK_K:
-            acc = _multiply(acc, head, weight, 0, columns, WIDTH, WIDTH, BLOCK_K, WIDTH % BLOCK_N != 0, PRECISION)
+            acc = _multiply(acc, head, weight, 0, columns, SIZE, WIDTH, MASKED, PRECISION)
         else:
-            left, right = _halves(head, BLOCK_M, BLOCK_K)
-            acc = _multiply(acc, left, weight, 0, columns, WIDTH, WIDTH, BLOCK_K, WIDTH % BLOCK_N != 0, PRECISION)
-            acc = _multiply(acc, right, weight, BLOCK_K, columns, WIDTH, WIDTH, BLOCK_K, WIDTH % BLOCK_N != 0, PRECISION)
+            left, right = _halves(head)
+            acc = _multiply(acc, left, weight, 0, columns, SIZE, WIDTH, MASKED, PRECISION)
+            acc = _multiply(acc, right, weight, BLOCK_K, columns, SIZE, WIDTH, MASKED, PRECISION)
+    else:
+        for step in range(WIDTH // BLOCK_K):
+            k0 = step * BLOCK_K
+            k = tl.arange(0, BLOCK_K)
+            p = _gate(s, gate, tl.multiple_of(k0 % G, BLOCK_K) + k, G, C, False, PRECISION)
+            a = _load(grad, M0 + k0 + k, rows_left, R, BLOCK_M) * p
+            acc = _multiply(acc, a, weight, k0, columns, SIZE, WIDTH, MASKED, PRECISION)
     _finish(acc, grad, out + row * R, columns, rows_left, FIRST, WIDTH, R, BLOCK_M)
 
 
-@triton.jit(do_not_specialize=["n_edge"])
-def panel_kernel(
-    grad, z, w0, w1, gate, gate_t, out, n_edge,
-    L: tl.constexpr, C: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr, PRECISION: tl.constexpr,
-    PART: tl.constexpr, WIDE0: tl.constexpr, NARROW0: tl.constexpr, WIDE1: tl.constexpr, NARROW1: tl.constexpr,
-):  # fmt: skip
-    """Fused layer, panel: a program owns all columns of its rows, in block PART (0 or 1) or both (2).
+@triton.jit
+def _zeros(COUNT: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
+    """A panel of COUNT accumulators."""
+    panel = ()
+    for _ in tl.static_range(COUNT):
+        panel = panel + (tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32),)
+    return panel
 
-    Every A tile is formed once. The columns of a block are two accumulators, WIDE and NARROW, powers of
-    two both. ``out`` may be ``grad``: a program reads its own rows only, and block |m| = 1 reads no column
-    of block m = 0. So block 0 comes first, within a program and in the order of two launches.
+
+@triton.jit
+def _multiply_panel(
+    panel, a, weight, k0, FIRST: tl.constexpr, COUNT: tl.constexpr, WIDTH: tl.constexpr, BLOCK_N: tl.constexpr,
+    PRECISION: tl.constexpr,
+):  # fmt: skip
+    """``_multiply`` for all columns from FIRST on of a (WIDTH, WIDTH) block."""
+    new = ()
+    for i in tl.static_range(COUNT):
+        columns = FIRST + i * BLOCK_N + tl.arange(0, BLOCK_N)
+        MASKED = FIRST + (i + 1) * BLOCK_N > WIDTH
+        new = new + (_multiply(panel[i], a, weight, k0, columns, WIDTH * WIDTH, WIDTH, MASKED, PRECISION),)
+    return new
+
+
+@triton.jit
+def _finish_panel(
+    panel, grad, out, rows_left, COUNT: tl.constexpr, FIRST: tl.constexpr, WIDTH: tl.constexpr, R: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+):  # fmt: skip
+    for i in tl.static_range(COUNT):
+        _finish(panel[i], grad, out, i * BLOCK_N + tl.arange(0, BLOCK_N), rows_left, FIRST, WIDTH, R, BLOCK_M)
+
+
+@triton.jit(do_not_specialize=["n_edge"])
+def panel_scalar_kernel(
+    grad, z, w0, gate, gate_t, out, n_edge,
+    L: tl.constexpr, C: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+    PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Fused layer, panel, launch 1: a program owns all columns of block m = 0 of its rows.
+
+    Every A tile is formed once. The gates are left for launch 2 in stripe m = +1 of ``out``, which launch
+    2 overwrites: no further surface is needed. ``out`` must not be ``grad``.
     """
     R: tl.constexpr = (3 * L + 1) * C
     G: tl.constexpr = L * C
     M0: tl.constexpr = (L + 1) * C
-    M1: tl.constexpr = 2 * G
+    COUNT: tl.constexpr = (M0 + BLOCK_N - 1) // BLOCK_N
     focus, row0 = tl.program_id(1), tl.program_id(0) * BLOCK_M
     rows_left = n_edge - row0
     row = focus.to(tl.int64) * n_edge + row0
@@ -321,86 +363,89 @@ def panel_kernel(
     z += row * R
     out += row * R
     w0 += focus * (M0 * M0)
-    w1 += focus * (M1 * M1)
     gate += focus * (C * G)
     gate_t += focus * (G * C)
     channels = tl.arange(0, C)
+    panel = _zeros(COUNT, BLOCK_M, BLOCK_N)
     s = _load(z, channels, rows_left, R, BLOCK_M)
-    if PART != 1:
-        wide = tl.arange(0, WIDE0)
-        narrow = WIDE0 + tl.arange(0, NARROW0)
-        acc_wide = tl.zeros((BLOCK_M, WIDE0), dtype=tl.float32)
-        acc_narrow = tl.zeros((BLOCK_M, NARROW0), dtype=tl.float32)
-        head = _scalar_gradient(_load(grad, channels, rows_left, R, BLOCK_M), s)
-        for step in range(G // BLOCK_K):
-            k0 = step * BLOCK_K
-            c0 = C + k0 + tl.arange(0, BLOCK_K)
-            p = _gate(s, gate, c0 - C, L, C, BLOCK_M, BLOCK_K, PRECISION)
-            g0 = _load(grad, c0, rows_left, R, BLOCK_M)
-            q = _logit_gradient(grad, z, c0, g0, p, rows_left, R, G, BLOCK_M)
-            head = _multiply(head, q, gate_t, k0, channels, G, C, BLOCK_K, False, PRECISION)
-            acc_wide = _multiply(acc_wide, g0 * p, w0, C + k0, wide, M0, M0, BLOCK_K, False, PRECISION)
-            if NARROW0 > 1:
-                acc_narrow = _multiply(acc_narrow, g0 * p, w0, C + k0, narrow, M0, M0, BLOCK_K, WIDE0 + NARROW0 > M0, PRECISION)
-        if C == BLOCK_K:
-            acc_wide = _multiply(acc_wide, head, w0, 0, wide, M0, M0, BLOCK_K, False, PRECISION)
-            if NARROW0 > 1:
-                acc_narrow = _multiply(acc_narrow, head, w0, 0, narrow, M0, M0, BLOCK_K, WIDE0 + NARROW0 > M0, PRECISION)
-        else:
-            left, right = _halves(head, BLOCK_M, BLOCK_K)
-            acc_wide = _multiply(acc_wide, left, w0, 0, wide, M0, M0, BLOCK_K, False, PRECISION)
-            acc_wide = _multiply(acc_wide, right, w0, BLOCK_K, wide, M0, M0, BLOCK_K, False, PRECISION)
-            if NARROW0 > 1:
-                acc_narrow = _multiply(acc_narrow, left, w0, 0, narrow, M0, M0, BLOCK_K, WIDE0 + NARROW0 > M0, PRECISION)
-                acc_narrow = _multiply(acc_narrow, right, w0, BLOCK_K, narrow, M0, M0, BLOCK_K, WIDE0 + NARROW0 > M0, PRECISION)
-        _finish(acc_wide, grad, out, wide, rows_left, 0, M0, R, BLOCK_M)
-        if NARROW0 > 1:
-            _finish(acc_narrow, grad, out, narrow, rows_left, 0, M0, R, BLOCK_M)
-    if PART != 0:
-        wide = tl.arange(0, WIDE1)
-        narrow = WIDE1 + tl.arange(0, NARROW1)
-        acc_wide = tl.zeros((BLOCK_M, WIDE1), dtype=tl.float32)
-        acc_narrow = tl.zeros((BLOCK_M, NARROW1), dtype=tl.float32)
-        for step in range(G // BLOCK_K):
-            k0 = step * BLOCK_K
-            c0 = C + k0 + tl.arange(0, BLOCK_K)
-            p = _gate(s, gate, c0 - C, L, C, BLOCK_M, BLOCK_K, PRECISION)
-            a = _load(grad, c0 + G, rows_left, R, BLOCK_M) * p
-            acc_wide = _multiply(acc_wide, a, w1, k0, wide, M1, M1, BLOCK_K, False, PRECISION)
-            if NARROW1 > 1:
-                acc_narrow = _multiply(acc_narrow, a, w1, k0, narrow, M1, M1, BLOCK_K, WIDE1 + NARROW1 > M1, PRECISION)
-            a = _load(grad, c0 + 2 * G, rows_left, R, BLOCK_M) * p
-            acc_wide = _multiply(acc_wide, a, w1, G + k0, wide, M1, M1, BLOCK_K, False, PRECISION)
-            if NARROW1 > 1:
-                acc_narrow = _multiply(acc_narrow, a, w1, G + k0, narrow, M1, M1, BLOCK_K, WIDE1 + NARROW1 > M1, PRECISION)
-        _finish(acc_wide, grad, out, wide, rows_left, M0, M1, R, BLOCK_M)
-        if NARROW1 > 1:
-            _finish(acc_narrow, grad, out, narrow, rows_left, M0, M1, R, BLOCK_M)
-
-
-@triton.jit
-def _activate(z, p, u, pre, out, columns, rows_left, R: tl.constexpr, BLOCK_M: tl.constexpr):
-    """Store raw pre-activations and u + z p."""
-    _store(pre, z, columns, rows_left, R, BLOCK_M)
-    kept = _load(u, columns, rows_left, R, BLOCK_M)
-    _store(out, tl.fma(z, p, kept), columns, rows_left, R, BLOCK_M)
+    head = _scalar_gradient(_load(grad, channels, rows_left, R, BLOCK_M), s)
+    for step in range(G // BLOCK_K):
+        k0 = step * BLOCK_K
+        k = k0 + tl.arange(0, BLOCK_K)
+        p = _gate(s, gate, k, G, C, False, PRECISION)
+        _store(out, p, M0 + G + k, R, rows_left, R, BLOCK_M)
+        g0 = _load(grad, C + k, rows_left, R, BLOCK_M)
+        q = _logit_gradient(grad, z, C + k, g0, p, rows_left, R, G, BLOCK_M)
+        head = _multiply(head, q, gate_t, k0, channels, G * C, C, False, PRECISION)
+        panel = _multiply_panel(panel, g0 * p, w0, C + k0, 0, COUNT, M0, BLOCK_N, PRECISION)
+    if C == BLOCK_K:
+        panel = _multiply_panel(panel, head, w0, 0, 0, COUNT, M0, BLOCK_N, PRECISION)
+    else:
+        left, right = _halves(head)
+        panel = _multiply_panel(panel, left, w0, 0, 0, COUNT, M0, BLOCK_N, PRECISION)
+        panel = _multiply_panel(panel, right, w0, BLOCK_K, 0, COUNT, M0, BLOCK_N, PRECISION)
+    _finish_panel(panel, grad, out, rows_left, COUNT, 0, M0, R, BLOCK_M, BLOCK_N)
 
 
 @triton.jit(do_not_specialize=["n_edge"])
-def forward_kernel(
-    u, w0, w1, gate, z, out, n_edge,
-    L: tl.constexpr, C: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr, PRECISION: tl.constexpr,
-    WIDE: tl.constexpr, NARROW: tl.constexpr,
+def panel_vector_kernel(
+    grad, w1, out, n_edge,
+    L: tl.constexpr, C: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """One gated layer: raw pre-activations z and the layer's output, both (F, E, R).
+    """Fused layer, panel, launch 2: a program owns all columns of block |m| = 1 of its rows.
 
-    A program owns its rows. The gates of a stripe, as accumulators WIDE and NARROW columns wide, serve
-    all three stripes.
+    It finds the gates in stripe m = +1 of ``out`` and writes there last, when all are read.
     """
     R: tl.constexpr = (3 * L + 1) * C
     G: tl.constexpr = L * C
     M0: tl.constexpr = (L + 1) * C
     M1: tl.constexpr = 2 * G
+    COUNT: tl.constexpr = (M1 + BLOCK_N - 1) // BLOCK_N
+    focus, row0 = tl.program_id(1), tl.program_id(0) * BLOCK_M
+    rows_left = n_edge - row0
+    row = focus.to(tl.int64) * n_edge + row0
+    grad += row * R
+    out += row * R
+    w1 += focus * (M1 * M1)
+    panel = _zeros(COUNT, BLOCK_M, BLOCK_N)
+    for step in range(M1 // BLOCK_K):
+        k0 = step * BLOCK_K
+        k = tl.arange(0, BLOCK_K)
+        p = _load(out, M0 + G + tl.multiple_of(k0 % G, BLOCK_K) + k, rows_left, R, BLOCK_M)
+        a = _load(grad, M0 + k0 + k, rows_left, R, BLOCK_M) * p
+        panel = _multiply_panel(panel, a, w1, k0, 0, COUNT, M1, BLOCK_N, PRECISION)
+    _finish_panel(panel, grad, out, rows_left, COUNT, M0, M1, R, BLOCK_M, BLOCK_N)
+
+
+@triton.jit
+def _activate(
+    z, p, u, pre, out, columns, rows_left, LIMIT: tl.constexpr, R: tl.constexpr, BLOCK_M: tl.constexpr
+):  # fmt: skip
+    """Store raw pre-activations, and u + z p, in the columns below LIMIT."""
+    rows = tl.arange(0, BLOCK_M)
+    mask = (rows[:, None] < rows_left) & (columns[None, :] < LIMIT)
+    offsets = rows[:, None] * R + columns[None, :]
+    tl.store(pre + offsets, z, mask=mask)
+    tl.store(out + offsets, tl.fma(z, p, tl.load(u + offsets, mask=mask, other=0.0)), mask=mask)
+
+
+@triton.jit(do_not_specialize=["n_edge"])
+def forward_scalar_kernel(
+    u, w0, gate, z, out, n_edge,
+    L: tl.constexpr, C: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+    PRECISION: tl.constexpr,
+):  # fmt: skip
+    """One gated layer, block m = 0: raw pre-activations z and the layer's output, both (F, E, R).
+
+    A program owns all columns of the block in its rows. The scalars have an accumulator of their own,
+    since the gates need them complete. The gates are left for ``forward_vector_kernel`` in stripe m = +1
+    of ``out``.
+    """
+    R: tl.constexpr = (3 * L + 1) * C
+    G: tl.constexpr = L * C
+    M0: tl.constexpr = (L + 1) * C
+    COUNT: tl.constexpr = (G + BLOCK_N - 1) // BLOCK_N
     focus, row0 = tl.program_id(1), tl.program_id(0) * BLOCK_M
     rows_left = n_edge - row0
     row = focus.to(tl.int64) * n_edge + row0
@@ -408,39 +453,53 @@ def forward_kernel(
     z += row * R
     out += row * R
     w0 += focus * (M0 * M0)
-    w1 += focus * (M1 * M1)
     gate += focus * (C * G)
     channels = tl.arange(0, C)
-    wide = tl.arange(0, WIDE)
-    narrow = WIDE + tl.arange(0, NARROW)
     s = tl.zeros((BLOCK_M, C), dtype=tl.float32)
-    acc_wide = tl.zeros((BLOCK_M, WIDE), dtype=tl.float32)
-    acc_narrow = tl.zeros((BLOCK_M, NARROW), dtype=tl.float32)
+    panel = _zeros(COUNT, BLOCK_M, BLOCK_N)
     for step in range(M0 // BLOCK_K):
         k0 = step * BLOCK_K
         a = _load(u, k0 + tl.arange(0, BLOCK_K), rows_left, R, BLOCK_M)
-        s = _multiply(s, a, w0, k0, channels, M0, M0, BLOCK_K, False, PRECISION)
-        acc_wide = _multiply(acc_wide, a, w0, k0, C + wide, M0, M0, BLOCK_K, False, PRECISION)
-        if NARROW > 1:
-            acc_narrow = _multiply(acc_narrow, a, w0, k0, C + narrow, M0, M0, BLOCK_K, False, PRECISION)
-    _activate(s, _sigmoid(s), u, z, out, channels, rows_left, R, BLOCK_M)
-    p_wide = _gate(s, gate, wide, L, C, BLOCK_M, WIDE, PRECISION)
-    _activate(acc_wide, p_wide, u, z, out, C + wide, rows_left, R, BLOCK_M)
-    if NARROW > 1:
-        p_narrow = _gate(s, gate, narrow, L, C, BLOCK_M, NARROW, PRECISION)
-        _activate(acc_narrow, p_narrow, u, z, out, C + narrow, rows_left, R, BLOCK_M)
-    for stripe in tl.static_range(2):
-        acc_wide = tl.zeros((BLOCK_M, WIDE), dtype=tl.float32)
-        acc_narrow = tl.zeros((BLOCK_M, NARROW), dtype=tl.float32)
-        for step in range(M1 // BLOCK_K):
-            k0 = step * BLOCK_K
-            a = _load(u, M0 + k0 + tl.arange(0, BLOCK_K), rows_left, R, BLOCK_M)
-            acc_wide = _multiply(acc_wide, a, w1, k0, stripe * G + wide, M1, M1, BLOCK_K, False, PRECISION)
-            if NARROW > 1:
-                acc_narrow = _multiply(acc_narrow, a, w1, k0, stripe * G + narrow, M1, M1, BLOCK_K, False, PRECISION)
-        _activate(acc_wide, p_wide, u, z, out, M0 + stripe * G + wide, rows_left, R, BLOCK_M)
-        if NARROW > 1:
-            _activate(acc_narrow, p_narrow, u, z, out, M0 + stripe * G + narrow, rows_left, R, BLOCK_M)
+        s = _multiply(s, a, w0, k0, channels, M0 * M0, M0, False, PRECISION)
+        panel = _multiply_panel(panel, a, w0, k0, C, COUNT, M0, BLOCK_N, PRECISION)
+    _activate(s, _sigmoid(s), u, z, out, channels, rows_left, C, R, BLOCK_M)
+    for i in tl.static_range(COUNT):
+        columns = i * BLOCK_N + tl.arange(0, BLOCK_N)
+        p = _gate(s, gate, columns, G, C, (i + 1) * BLOCK_N > G, PRECISION)
+        _activate(panel[i], p, u, z, out, C + columns, rows_left, M0, R, BLOCK_M)
+        _store(out, p, M0 + G + columns, R, rows_left, R, BLOCK_M)
+
+
+@triton.jit(do_not_specialize=["n_edge"])
+def forward_vector_kernel(
+    u, w1, z, out, n_edge,
+    L: tl.constexpr, C: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+    PRECISION: tl.constexpr,
+):  # fmt: skip
+    """One gated layer, block |m| = 1; it finds the gates in stripe m = +1 of ``out``."""
+    R: tl.constexpr = (3 * L + 1) * C
+    G: tl.constexpr = L * C
+    M0: tl.constexpr = (L + 1) * C
+    M1: tl.constexpr = 2 * G
+    COUNT: tl.constexpr = (M1 + BLOCK_N - 1) // BLOCK_N
+    focus, row0 = tl.program_id(1), tl.program_id(0) * BLOCK_M
+    rows_left = n_edge - row0
+    row = focus.to(tl.int64) * n_edge + row0
+    u += row * R
+    z += row * R
+    out += row * R
+    w1 += focus * (M1 * M1)
+    panel = _zeros(COUNT, BLOCK_M, BLOCK_N)
+    for step in range(M1 // BLOCK_K):
+        k0 = step * BLOCK_K
+        a = _load(u, M0 + k0 + tl.arange(0, BLOCK_K), rows_left, R, BLOCK_M)
+        panel = _multiply_panel(panel, a, w1, k0, 0, COUNT, M1, BLOCK_N, PRECISION)
+    for i in tl.static_range(COUNT):
+        columns = i * BLOCK_N + tl.arange(0, BLOCK_N)
+        p = _load(out, M0 + G + columns % G, rows_left, R, BLOCK_M)
+        # A later tile overwrites gates that this one reads.
+        tl.debug_barrier()
+        _activate(panel[i], p, u, z, out, M0 + columns, rows_left, R, R, BLOCK_M)
 
 
 @triton.jit(do_not_specialize=["n_rows"])
