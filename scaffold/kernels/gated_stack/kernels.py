@@ -72,9 +72,12 @@ def _multiply(
     # Round to the 10 stored bits of tf32, half away from zero; the rest is exact, and NaN stays in it.
     a_high = ((a.to(tl.int32, bitcast=True) + 0x1000) & -0x2000).to(tl.float32, bitcast=True)
     a_low = a - a_high
-    acc = tl.dot(a_low, tl.trans(b_high), acc, input_precision="tf32")
-    acc = tl.dot(a_high, tl.trans(b_low), acc, input_precision="tf32")
-    return tl.dot(a_high, tl.trans(b_high), acc, input_precision="tf32")
+    # Tensor cores truncate when they accumulate, so only the step is summed there, small terms first. The
+    # addition also makes the compiler wait for the last product: one left in flight to the next iteration
+    # would read its operand's registers while they are being overwritten.
+    part = tl.dot(a_low, tl.trans(b_high), input_precision="tf32")
+    part = tl.dot(a_high, tl.trans(b_low), part, input_precision="tf32")
+    return acc + tl.dot(a_high, tl.trans(b_high), part, input_precision="tf32")
 
 
 @triton.jit

@@ -67,12 +67,11 @@ class StackDims:
         return (subtile - 1) % self.lmax
 
     def k_order(self, block: int) -> list[int]:
-        """Return the order in which every kernel adds up the subtiles of a block's contraction.
+        """Return the order in which the backward's kernels add up the subtiles of a block's contraction.
 
-        Floating-point sums depend on their order, so this order is part of the contract between the
-        unfused and the fused backward. It goes group by group, because a program that walks the
-        groups once then has each gate in registers exactly when it needs it; the scalar comes last,
-        because its gradient is complete only after all groups.
+        Floating-point sums depend on their order, so it is part of the contract between the unfused and the
+        fused backward: ascending, but the scalar last, because its gradient is complete only when all
+        groups have been seen.
 
         Args:
             block: 0 for m = 0, 1 for |m| = 1.
@@ -80,9 +79,7 @@ class StackDims:
         Returns:
             Subtile numbers within the block.
         """
-        if block == 0:
-            return [*range(1, self.lmax + 1), 0]
-        return [stripe * self.lmax + group for group in range(self.lmax) for stripe in (0, 1)]
+        return [*range(1, self.lmax + 1), 0] if block == 0 else list(range(2 * self.lmax))
 
 
 def dims_of(
