@@ -11,8 +11,9 @@ import errno
 import json
 import os
 import socket
+import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -24,8 +25,9 @@ _TEMPORARY = ".tmp."
 
 
 def temporary_path(path: Path) -> Path:
-    """Return the name under which this process prepares ``path``: same directory, hidden, its own."""
-    return path.parent / f".{path.name}{_TEMPORARY}{socket.gethostname()}.{os.getpid()}"
+    """Return the name under which this thread prepares ``path``: same directory, hidden, its own."""
+    owner = f"{socket.gethostname()}.{threading.get_native_id()}.{os.getpid()}"
+    return path.parent / f".{path.name}{_TEMPORARY}{owner}"
 
 
 def commit(temporary: Path, path: Path) -> None:
@@ -39,7 +41,7 @@ def commit(temporary: Path, path: Path) -> None:
         os.replace(temporary, path)
         _fsync(path.parent, os.O_RDONLY)
     except OSError as error:
-        raise _write_error(path, error) from error
+        raise write_error(path, error) from error
 
 
 @contextmanager
@@ -64,11 +66,14 @@ def write(path: str | os.PathLike[str], mode: str = "wb") -> Iterator[IO[Any]]:
             yield file
         commit(temporary, target)
     except OSError as error:
-        if error.filename in (None, str(temporary), str(target.parent)):
-            raise _write_error(target, error) from error
+        ours = {None, str(temporary), *(str(folder) for folder in target.parents)}
+        if error.filename in ours:
+            raise write_error(target, error) from error
         raise
     finally:
-        temporary.unlink(missing_ok=True)
+        # Where the folder could not be made there is nothing to remove either.
+        with suppress(OSError):
+            temporary.unlink()
 
 
 def write_bytes(path: str | os.PathLike[str], content: bytes) -> None:
@@ -124,7 +129,8 @@ def _fsync(path: Path, flags: int) -> None:
         os.close(descriptor)
 
 
-def _write_error(path: Path, error: OSError) -> WriteError:
+def write_error(path: Path, error: OSError) -> WriteError:
+    """Return ``error``, met while writing ``path``, in the user's terms; for writers of :func:`temporary_path`."""
     hints = {
         errno.ENOSPC: "the disk is full: free some space, then run the same command again",
         errno.EDQUOT: "the quota is used up: free some space, then run the same command again",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import socket
 import subprocess
@@ -65,5 +66,8 @@ def library_versions() -> dict[str, str]:
 
 
 def _git(source: Path, *arguments: str) -> str:
-    command = ["git", "-C", str(source), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=30).stdout.strip()
+    command = ["git", "--no-optional-locks", "-C", str(source), *arguments]
+    # Inside a git hook these would point git at another repository.
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    run = subprocess.run(command, capture_output=True, text=True, check=True, timeout=30, env=environment)
+    return run.stdout.strip()

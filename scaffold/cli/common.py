@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from scaffold.config import RunConfig, RunSpec, Study, dataset_name, library_name
 from scaffold.errors import UserError
+from scaffold.parallel.mpi import team
+from scaffold.parallel.team import RankError, Team
+from scaffold.progress import setup_logging
 
 Verbs = Any
 """What ``ArgumentParser.add_subparsers`` returns."""
@@ -17,7 +22,7 @@ def add_verb(
     verbs: Verbs, name: str, function: Callable[[argparse.Namespace], int | None], summary: str
 ) -> argparse.ArgumentParser:
     """Add the verb ``name`` that runs ``function``; return its parser."""
-    parser: argparse.ArgumentParser = verbs.add_parser(name, help=summary, description=summary)
+    parser: argparse.ArgumentParser = verbs.add_parser(name, help=summary, description=summary, allow_abbrev=False)
     parser.set_defaults(function=function)
     return parser
 
@@ -76,3 +81,25 @@ def select_config(arguments: argparse.Namespace, product: str) -> RunConfig:
             " the study has changed: run Snakemake again"
         )
     return made[name]
+
+
+@contextmanager
+def joined_team(arguments: argparse.Namespace) -> Iterator[Team]:
+    """Yield the team of ``--ranks`` processes; what all of them raise together, rank 0 alone tells.
+
+    Raises:
+        UserError: the launcher started another number of ranks.
+        SystemExit: on several ranks, after a :class:`RankError`, with its exit code.
+    """
+    members = team(arguments.ranks)
+    setup_logging(members.rank, arguments.verbose)
+    try:
+        yield members
+    except RankError as error:
+        if members.size == 1:
+            raise
+        if members.rank == 0:
+            print(f"scaffold {arguments.verb}: {error}", file=sys.stderr, flush=True)
+        # None leaves before rank 0 has spoken: under `-m mpi4py` the first to exit with an error aborts the others.
+        members.barrier()
+        raise SystemExit(int(error.exit_code)) from error

@@ -26,18 +26,11 @@ def register(verbs: Verbs) -> None:
 
 
 def _check_config(arguments: argparse.Namespace) -> None:
-    from scaffold.config import Study, dataset_name
+    from scaffold.cli.outlook import outlook
+    from scaffold.config import Study
 
-    study = Study.load(arguments.config, arguments.overrides)
-    print(f"{arguments.config}: {len(study.jobs())} trainings in {len(study.runs)} runs")
-    for name, spec in study.runs.items():
-        config = spec.config
-        size = config.n_volumes * config.volume_bytes / 1e9
-        print(
-            f"  {name}: ranks {spec.ranks}, seeds {spec.seeds}; {config.n_training} + {config.n_validation} volumes"
-            f" of {config.vol_size}^3 ({size:.3g} GB, {dataset_name(config)});"
-            f" U-Net of {config.unet_layers} levels, {config.unet_base_channels} base channels"
-        )
+    for line in outlook(Study.load(arguments.config, arguments.overrides), Path()):
+        print(line)
 
 
 def _import_config(arguments: argparse.Namespace) -> None:

@@ -1,9 +1,102 @@
-"""Verbs of the train stages."""
+"""Verbs of training: train, clean-run."""
 
 from __future__ import annotations
 
-from scaffold.cli.common import Verbs
+import argparse
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from scaffold.cli.common import Verbs, add_ranks_argument, add_study_arguments, add_verb, load_study
+from scaffold.errors import ScaffoldError, UserError
+
+if TYPE_CHECKING:
+    from scaffold.config import Job
 
 
 def register(verbs: Verbs) -> None:
     """Add the verbs of this group."""
+    train = add_verb(verbs, "train", _train, "Train one run until its target Dice is met; continues a killed training.")
+    add_study_arguments(train)
+    add_ranks_argument(train)
+    train.add_argument("--seed", type=int, metavar="S", help="training seed; by default the run's first")
+    train.add_argument("--data", required=True, metavar="META", help="meta.yaml of the data set")
+    train.add_argument("--output", required=True, metavar="DIR", help="where the results go; work/ lies below it")
+    train.add_argument("--identity", metavar="HEX", help="training identity that the workflow planned with")
+    train.add_argument(
+        "--minutes", type=float, metavar="M", help="stop, with everything saved, before M minutes have passed (exit 75)"
+    )
+    train.add_argument(
+        "--threads", type=int, metavar="T", help="CPU threads per rank; else OMP_NUM_THREADS, else a fair share"
+    )
+
+    clean = add_verb(verbs, "clean-run", _clean_run, "Remove the checkpoints and records of a training.")
+    clean.add_argument("directory", metavar="DIR", help="results/runs/RUN/ranksN/seedS, or a work folder")
+    clean.add_argument(
+        "--keep-checkpoints", action="store_true", help="only forget that it failed, so that it can continue"
+    )
+
+
+def _train(arguments: argparse.Namespace) -> None:
+    start = time.monotonic()
+    from scaffold.parallel import ending, launch
+    from scaffold.progress import setup_logging
+
+    _check(arguments)
+    context = launch.join(arguments.ranks, arguments.threads)
+    setup_logging(context.rank, arguments.verbose)
+    try:
+        job = context.share(lambda: _job(arguments), "reading the study")
+    except ScaffoldError as error:
+        if context.size == 1:
+            raise
+        if context.rank == 0:
+            print(f"scaffold train: {error}", file=sys.stderr)
+        ending.leave(context, error.exit_code)
+
+    from scaffold.training import worker
+
+    minutes = [limit for limit in (arguments.minutes, job.config.max_runtime) if limit is not None]
+    deadline = start + 60 * min(minutes) if minutes else None
+    code = worker.run(context, job, Path(arguments.data), Path(arguments.output), deadline)
+    ending.leave(context, code)
+
+
+def _check(arguments: argparse.Namespace) -> None:
+    for name in ("ranks", "threads", "minutes"):
+        value = getattr(arguments, name)
+        if value is not None and value <= 0:
+            raise UserError(f"--{name} {value}: must be greater than 0")
+
+
+def _job(arguments: argparse.Namespace) -> Job:
+    """Return the training that the arguments name.
+
+    Raises:
+        UserError: there is no such run, it cannot run on so many ranks, or the study has changed.
+    """
+    from scaffold.config import ConfigError, Job, training_identity
+    from scaffold.config.checks import cross_check
+
+    study = load_study(arguments)
+    spec = study.run(arguments.run)
+    name = next(name for name, known in study.runs.items() if known is spec)
+    problems = cross_check(spec.config, arguments.ranks)
+    if problems:
+        raise ConfigError(arguments.config, problems)
+    identity = training_identity(spec.config)
+    if arguments.identity not in (None, identity):
+        raise UserError(
+            f"{arguments.config}: the study changed since Snakemake planned this job"
+            f" (training identity {identity}, planned {arguments.identity}); run Snakemake again"
+        )
+    seed = spec.seeds[0] if arguments.seed is None else arguments.seed
+    return Job(name, spec.config, arguments.ranks, seed, spec.resources)
+
+
+def _clean_run(arguments: argparse.Namespace) -> None:
+    from scaffold.training import workdir
+
+    for folder in workdir.clean(Path(arguments.directory), arguments.keep_checkpoints):
+        print(f"{'forgave the failure in' if arguments.keep_checkpoints else 'removed'} {folder}")

@@ -101,5 +101,6 @@ def _ranks(config: RunConfig, ranks: int) -> Iterator[Problem]:
         yield Problem(
             "local_batch_size",
             str(config.local_batch_size),
-            f"the global batch of {batch} on {ranks} ranks exceeds the {' and the '.join(short)}",
+            f"the global batch of {batch} on {ranks} rank{'s' if ranks != 1 else ''} exceeds the"
+            f" {' and the '.join(short)}",
         )

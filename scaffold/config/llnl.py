@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -63,7 +64,7 @@ def convert(content: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
             messages.append(f"optimizer: {value!r} means RMSprop to LLNL's trainer; written as RMSProp")
         elif name == "checkpoint_interval" and isinstance(value, int) and value <= 0:
             keys[name] = -1
-        elif name == "problem_scale" and isinstance(value, float):
+        elif name == "problem_scale" and isinstance(value, float) and math.isfinite(value):
             keys[name] = int(value // 1)
             messages.append(f"problem_scale: {value} was rounded down to {keys[name]}, as LLNL does")
         else:

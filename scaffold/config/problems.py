@@ -75,6 +75,11 @@ def with_lines(problems: Iterable[Problem], lines: dict[str, int]) -> list[Probl
 
 
 def _line(dotted: str, lines: dict[str, int]) -> int:
+    if dotted not in lines and dotted.startswith("runs."):
+        # The run has the key from the defaults.
+        inherited = ".".join(["defaults", *dotted.split(".")[2:]])
+        if inherited in lines and inherited != "defaults":
+            return lines[inherited]
     while dotted:
         if dotted in lines:
             return lines[dotted]

@@ -18,7 +18,7 @@ _PART_VOLUMES = 64
 class Storage(BaseModel):
     """How samples are stored."""
 
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
 
     image: Literal["dense", "labels"] = key(
         "dense",
@@ -32,7 +32,7 @@ class Storage(BaseModel):
 class RunConfig(BaseModel):
     """One benchmark run. Names are LLNL ScaFFold's where it has the key. Immutable."""
 
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
 
     # Categories
     seed: int = key(

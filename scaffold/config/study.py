@@ -20,6 +20,7 @@ from scaffold.config.run import RunConfig
 from scaffold.config.yamlfile import key_lines, load_yaml
 
 _RUN_NAME = re.compile(r"[a-z][a-z0-9_]*")
+_LAUNCH_KEYS = ("ranks", "seeds", "resources")
 _PositiveInt = Annotated[int, Field(ge=1)]
 
 
@@ -100,12 +101,12 @@ class Study:
         runs: dict[str, RunSpec] = {}
         defaults = content.get("defaults") or {}
         # Each problem of the defaults would otherwise be told once for every run.
-        default_problems = _validate(defaults, "defaults")[1]
+        default_problems = _check_defaults(defaults)
         problems += default_problems
         for name, entry in content["runs"].items():
             if not isinstance(entry, Mapping | None):
                 continue
-            spec, found = _resolve(str(name), entry or {}, {} if default_problems else defaults, forced)
+            spec, found = _resolve(str(name), entry or {}, None if default_problems else defaults, forced)
             problems += found
             if spec is not None:
                 runs[name] = spec
@@ -214,37 +215,49 @@ def _check_names(content: Mapping[str, Any]) -> list[Problem]:
     return problems
 
 
+def _check_defaults(defaults: Mapping[str, Any]) -> list[Problem]:
+    misplaced = [name for name in _LAUNCH_KEYS if name in defaults]
+    problems = [Problem(f"defaults.{name}", None, f"belongs under a run, as runs.NAME.{name}") for name in misplaced]
+    return problems + _validate({k: v for k, v in defaults.items() if k not in misplaced}, "defaults")[1]
+
+
 def _resolve(
-    name: str, entry: Mapping[str, Any], defaults: Mapping[str, Any], forced: Mapping[str, Any]
+    name: str, entry: Mapping[str, Any], defaults: Mapping[str, Any] | None, forced: Mapping[str, Any]
 ) -> tuple[RunSpec | None, list[Problem]]:
+    """Resolve one run, and find what is wrong with it; ``defaults`` is None if they are wrong themselves."""
     prefix = f"runs.{name}"
-    launch = {key: entry[key] for key in ("ranks", "seeds", "resources") if key in entry}
-    keys = _merge(_merge(defaults, {k: v for k, v in entry.items() if k not in launch}), forced)
-    config, problems = _validate(keys, prefix)
-    if config is None:
-        return None, problems
-    launch.setdefault("seeds", [config.seed])
-    if "seed" in forced:
-        launch["seeds"] = [config.seed]
+    launch = {key: entry[key] for key in _LAUNCH_KEYS if key in entry}
+    keys = _merge(_merge(defaults or {}, {k: v for k, v in entry.items() if k not in launch}), forced)
+    config, problems = _validate(keys, prefix, _LAUNCH_KEYS)
+    # A config that is wrong is no reason to be silent about the launch keys.
+    stand_in = config or RunConfig()
+    if "seed" in forced or "seeds" not in launch:
+        launch["seeds"] = [stand_in.seed]
     try:
-        spec = RunSpec(config=config, **launch)
+        spec = RunSpec(config=stand_in, **launch)
     except ValidationError as error:
-        return None, from_validation(error, prefix, [*RunSpec.model_fields, *Resources.model_fields])
+        known = [*_LAUNCH_KEYS, *(f"resources.{name}" for name in Resources.model_fields)]
+        return None, problems + from_validation(error, prefix, known)
     for field in ("ranks", "seeds"):
         values = getattr(spec, field)
         if len(set(values)) < len(values):
             problems.append(Problem(f"{prefix}.{field}", str(values), "must not repeat a value"))
-    for ranks in spec.ranks:
+    if config is None:
+        return None, problems
+    # Across keys nothing can be said while the values of the defaults are not known.
+    for ranks in spec.ranks if defaults is not None else ():
         found = cross_check(config, ranks)
         problems += [Problem(f"{prefix}.{p.key}", p.value, p.allowed) for p in found]
     return spec, list(dict.fromkeys(problems))
 
 
-def _validate(keys: Mapping[str, Any], prefix: str) -> tuple[RunConfig | None, list[Problem]]:
+def _validate(
+    keys: Mapping[str, Any], prefix: str, also_known: Iterable[str] = ()
+) -> tuple[RunConfig | None, list[Problem]]:
     try:
         return RunConfig.model_validate(dict(keys)), []
     except ValidationError as error:
-        known = [*(dotted for dotted, _, _ in iter_keys(RunConfig)), "ranks", "seeds", "resources"]
+        known = [*(dotted for dotted, _, _ in iter_keys(RunConfig)), *also_known]
         return None, from_validation(error, prefix, known)
 
 

@@ -9,6 +9,8 @@ import yaml
 
 from scaffold.errors import UserError
 
+_MERGE = "tag:yaml.org,2002:merge"
+
 
 class _StrictLoader(yaml.SafeLoader):
     """A safe loader that refuses a key given twice, where YAML would let the last one win."""
@@ -16,6 +18,9 @@ class _StrictLoader(yaml.SafeLoader):
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen = set()
         for key_node, _ in node.value:
+            # A merge key (<<) may repeat, and only a scalar can be a key at all.
+            if key_node.tag == _MERGE or not isinstance(key_node, yaml.ScalarNode):
+                continue
             name = self.construct_object(key_node, deep=True)
             if name in seen:
                 raise yaml.MarkedYAMLError(problem=f"key {name!r} is given twice", problem_mark=key_node.start_mark)
@@ -48,13 +53,14 @@ def key_lines(text: str) -> dict[str, int]:
     """Return the 1-based line of each dotted key of a YAML text that parses."""
     lines: dict[str, int] = {}
 
-    def visit(node: yaml.Node | None, prefix: str) -> None:
-        if not isinstance(node, yaml.MappingNode):
+    def visit(node: yaml.Node | None, prefix: str, above: tuple[yaml.Node, ...]) -> None:
+        # An alias may stand inside what it stands for.
+        if not isinstance(node, yaml.MappingNode) or node in above:
             return
         for key_node, value_node in node.value:
             dotted = f"{prefix}{key_node.value}"
             lines[dotted] = key_node.start_mark.line + 1
-            visit(value_node, f"{dotted}.")
+            visit(value_node, f"{dotted}.", (*above, node))
 
-    visit(yaml.compose(text, yaml.SafeLoader), "")
+    visit(yaml.compose(text, yaml.SafeLoader), "", ())
     return lines

@@ -7,7 +7,7 @@ rank is exchanged first; then all ranks go on, or all raise the same error.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar, cast
 
@@ -30,6 +30,10 @@ class RankError(ScaffoldError):
         self.exit_code = cause.exit_code if isinstance(cause, ScaffoldError) else ExitCode.INTERNAL
         detail = str(cause) if isinstance(cause, ScaffoldError) else f"{type(cause).__name__}: {cause}"
         super().__init__(detail if size == 1 else f"rank {rank} of {size}, {action}: {detail}")
+        self._arguments = (rank, size, action, cause)
+
+    def __reduce__(self) -> tuple[type[RankError], tuple[int, int, str, BaseException]]:
+        return type(self), self._arguments
 
 
 class Team(ABC):
@@ -62,6 +66,9 @@ class Team(ABC):
         """
         outcomes = self.exchange(_portable(outcome))
         for rank, item in enumerate(outcomes):
+            if isinstance(item, RankError):
+                # Agreed upon in an inner block already; all ranks hold it.
+                raise item
             if isinstance(item, BaseException):
                 own = outcome if isinstance(outcome, BaseException) else None
                 raise RankError(rank, self.size, action, item) from own
@@ -83,6 +90,20 @@ class Team(ABC):
     def decide(self, value: _T | None = None) -> _T:
         """Return rank 0's ``value`` on every rank (the others' are ignored). Collective."""
         return cast(_T, self.exchange(value if self.rank == 0 else None)[0])
+
+    def share(self, make: Callable[[], _T], action: str) -> _T:
+        """Return on every rank what ``make`` returns on rank 0, where alone it is called. Collective.
+
+        Raises:
+            RankError: on every rank, when ``make`` raised.
+        """
+        outcome: _T | Exception | None = None
+        if self.rank == 0:
+            try:
+                outcome = make()
+            except Exception as error:
+                outcome = error
+        return cast(_T, self.agree(outcome, action)[0])
 
     def barrier(self) -> None:
         """Wait for all ranks. Collective."""

@@ -1,0 +1,60 @@
+# make run      set up what is needed, run the default study, show its figure of merit
+# make test     set up and run all tests
+# make lint     set up and check style, types and workflow
+# make report   write results/report.html anew
+# make docs     write config/README.md and the editor schema from the code
+#
+# PYTHON=...    the interpreter to build on (3.11 to 3.13)
+# STUDY=...     the study of `make run`
+# PYTEST=...    arguments for pytest, such as PYTEST="-k dag"
+
+PYTHON ?= python3
+STUDY ?= config/config.yaml
+PYTEST ?=
+
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DELETE_ON_ERROR:
+.PHONY: run test lint report docs
+
+VENV := .venv
+export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
+SNAKEMAKE := snakemake --profile profiles/local --configfile $(STUDY)
+
+run: $(VENV)/run.stamp
+	$(SNAKEMAKE) --report results/report.html --report-after-run
+	scaffold summary results/summary.csv
+
+test: $(VENV)/dev.stamp
+	pytest $(PYTEST)
+
+lint: $(VENV)/dev.stamp
+	ruff check
+	ruff format --check
+	mypy
+	snakefmt --check Snakefile workflow
+	.ci/lint-workflow
+
+report: $(VENV)/run.stamp
+	$(SNAKEMAKE) --report results/report.html
+
+docs: $(VENV)/run.stamp
+	scaffold config-docs config
+
+# A stamp is made last, so that a set-up that failed half-way is taken up again.
+$(VENV)/run.stamp: $(VENV)/created.stamp pyproject.toml constraints.txt
+	python -m pip install --quiet --constraint constraints.txt --editable '.[mpich]'
+	touch $@
+
+$(VENV)/dev.stamp: $(VENV)/run.stamp
+	python -m pip install --quiet --constraint constraints.txt --editable '.[mpich,dev]'
+	touch $@
+
+$(VENV)/created.stamp:
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' || { \
+	  echo "Scaffold needs Python 3.11 to 3.13, and '$(PYTHON)' is not one; try: make PYTHON=python3.12 ..." >&2; \
+	  exit 1; }
+	@$(PYTHON) -m venv $(VENV) || { \
+	  echo "'$(PYTHON) -m venv' failed (on Debian and Ubuntu its package is python3-venv)" >&2; \
+	  exit 1; }
+	touch $@

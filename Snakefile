@@ -1,0 +1,21 @@
+from snakemake.utils import min_version
+
+min_version("9.19")
+
+
+configfile: "config/config.yaml"
+
+
+include: "workflow/rules/common.smk"
+include: "workflow/rules/fractals.smk"
+include: "workflow/rules/dataset.smk"
+include: "workflow/rules/training.smk"
+include: "workflow/rules/report.smk"
+
+
+rule all:
+    default_target: True
+    input:
+        "results/summary.csv",
+        every_figure(),
+        every_sample_file(),

@@ -1,0 +1,237 @@
+"""Data generation against a straightforward implementation of the same steps, on one core.
+
+    python benchmarks/datagen.py benchmarks/results/DEVICE/datagen.csv
+
+The straightforward arm is what one would write first with numba and NumPy: the chaos game compiled,
+whole clouds in memory, mean and variance by NumPy, one row per occupied voxel and duplicates removed by
+sorting the rows, `numpy.save`. It draws the same random numbers, so it must find the same categories
+and paint the same voxels; that is checked before anything is timed. Each step also times our arm against
+itself: the ratio of that control says how far a ratio can be trusted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import os
+import platform
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from interleave import interleave
+
+from scaffold import atomic, provenance
+from scaffold.config import RunConfig
+from scaffold.dataset import voxelize
+from scaffold.dataset.plan import make_plan
+from scaffold.dataset.render import render_part
+from scaffold.fractals import ifs, rng, search
+from scaffold.fractals.instances import generate_instances
+from scaffold.parallel.team import Solo
+
+SEED = 42
+COLUMNS = ("step", "scale", "arm", "unit", "rate", "rate_low", "rate_high", "speedup")
+
+
+@njit
+def step(r: NDArray[np.float64], x: float, y: float, z: float) -> tuple[float, float, float]:
+    """Return the image of a point under one map."""
+    return (
+        (r[0] * x + r[1] * y) + (r[2] * z + r[9]),
+        (r[3] * x + r[4] * y) + (r[5] * z + r[10]),
+        (r[6] * x + r[7] * y) + (r[8] * z + r[11]),
+    )
+
+
+@njit
+def play(params: NDArray[np.float64], draws: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the cloud that ``draws`` from [0, 1) choose, (n, 3); cut short where it runs away."""
+    cloud = np.empty((draws.size, 3))
+    x, y, z = 0.0, 0.0, 0.0
+    for i in range(draws.size):
+        cloud[i, 0], cloud[i, 1], cloud[i, 2] = x, y, z
+        if max(abs(x), abs(y), abs(z)) > ifs.LIMIT:
+            return cloud[: i + 1]
+        x, y, z = step(params[0] if draws[i] < params[0, 12] else params[1], x, y, z)
+    return cloud
+
+
+@njit
+def play_numba_random(params: NDArray[np.float64], n: int) -> NDArray[np.float64]:
+    """Return a cloud, (n, 3), drawn from numba's own generator."""
+    cloud = np.empty((n, 3))
+    x, y, z = 0.0, 0.0, 0.0
+    for i in range(n):
+        cloud[i, 0], cloud[i, 1], cloud[i, 2] = x, y, z
+        x, y, z = step(params[0] if np.random.random() < params[0, 12] else params[1], x, y, z)
+    return cloud
+
+
+def plain_search(config: RunConfig, candidates: int) -> list[int]:
+    """Return which of the first ``candidates`` are categories, judged from whole clouds."""
+    clouds = rng.words(rng.key(config.seed, "candidate clouds"), candidates)
+    accepted = []
+    for number in range(candidates):
+        params = search.candidate(config.seed, number)
+        cloud = play(params, rng.uniform(int(clouds[number]), config.point_num))
+        if not (np.abs(cloud) <= ifs.LIMIT).all():
+            continue
+        extent = cloud.max(axis=0) - cloud.min(axis=0)
+        if (extent > 0).all():
+            scaled = (cloud - cloud.mean(axis=0)) * (2 * config.normalize / extent)
+            if (scaled.var(axis=0) > config.variance_threshold).all():
+                accepted.append(number)
+    return accepted
+
+
+def our_search(config: RunConfig, candidates: int) -> list[int]:
+    """Return the same through the package's own judge, on one thread."""
+    verdicts = np.empty(candidates, np.int8)
+    coefficients, clouds = rng.key(config.seed, "candidate coefficients"), rng.key(config.seed, "candidate clouds")
+    ifs.examine(
+        0, verdicts, coefficients, clouds, config.point_num, config.normalize, config.variance_threshold
+    )  # fmt: skip
+    return np.flatnonzero(verdicts == ifs.Verdict.ACCEPTED).tolist()
+
+
+def plain_voxels(points: NDArray[np.floating], grid: int) -> NDArray[np.int64]:
+    """Return the occupied voxels, (n, 3), duplicates removed by sorting the rows."""
+    points = points.astype(np.float64)
+    low, extent = points.min(axis=0), np.ptp(points, axis=0)
+    edge = (extent.max() + 1e-6) / grid
+    cells = np.floor((points - low) / edge + (grid - extent / edge) / 2).astype(np.int64)
+    return np.unique(np.clip(cells, 0, grid - 1), axis=0)
+
+
+def plain_render(config: RunConfig, instances: Path, output: Path) -> None:
+    """Write images and masks of all volumes of a data set, one pair of files a volume."""
+    plan, edge = make_plan(config), config.vol_size
+    for volume, pairs in enumerate(plan.pairs):
+        image = np.zeros((3, edge, edge, edge), np.float32)
+        mask = np.zeros((edge, edge, edge), np.uint16)
+        for category, instance in pairs.tolist():
+            cloud = np.load(instances / f"{category}.npy", mmap_mode="r")[instance]
+            d, h, w = plain_voxels(cloud, edge).T
+            image[:, d, h, w] = plan.palette[category + 1][:, None]
+            mask[d, h, w] = category + 1
+        np.save(output / f"{volume}.npy", image)
+        np.save(output / f"{volume}_mask.npy", mask)
+
+
+class Report:
+    """Collects rows and prints them as they come."""
+
+    def __init__(self) -> None:
+        self.rows: list[dict[str, Any]] = []
+
+    def step(
+        self,
+        step: str,
+        scale: int,
+        unit: str,
+        amount: float,
+        repeats: int,
+        plain: Callable[[], object],
+        ours: Callable[[], object],
+    ) -> None:
+        """Time ``plain``, ``ours`` and ``ours`` again; record rates of ``amount`` per second."""
+        timings, ratios = interleave({"straightforward": plain, "scaffold": ours, "scaffold again": ours}, repeats)
+        for arm, timing in timings.items():
+            row = {
+                "step": step,
+                "scale": scale,
+                "arm": arm,
+                "unit": unit,
+                "rate": f"{amount / timing.median:.4g}",
+                "rate_low": f"{amount / timing.high:.4g}",
+                "rate_high": f"{amount / timing.low:.4g}",
+                "speedup": f"{ratios[arm]:.3g}",
+            }
+            self.rows.append(row)
+            print(*(f"{row[name]:>16}" for name in COLUMNS), flush=True)
+
+
+def benchmark(scratch: Path) -> list[dict[str, Any]]:
+    """Run all steps; return the rows of the table."""
+    report = Report()
+    config = RunConfig(problem_scale=7, seed=SEED)
+    candidates = 600
+    assert plain_search(config, candidates) == our_search(config, candidates), "the arms accept other categories"
+    report.step(
+        "search", 7, "candidates/s", candidates, 7,
+        lambda: plain_search(config, candidates), lambda: our_search(config, candidates),
+    )  # fmt: skip
+
+    params = search.find_categories(config).params[0]
+    n, key = 4_000_000, rng.key(SEED, "benchmark")
+    report.step(
+        "points", 7, "points/s", n, 7,
+        lambda: play_numba_random(params, n), lambda: ifs.points(params, n, key),
+    )  # fmt: skip
+
+    for scale in (7, 8):
+        config = RunConfig(problem_scale=scale, seed=SEED)
+        cloud = ifs.points(params, config.point_num, key).astype(np.float32)
+        edge = config.vol_size
+        mask = np.zeros((edge, edge, edge), np.uint16)
+        assert np.array_equal(plain_voxels(cloud, edge), voxelize.voxels(cloud, edge)), "the arms paint other voxels"
+
+        def paint(cloud: NDArray[np.float32] = cloud, edge: int = edge, mask: NDArray[np.uint16] = mask) -> None:
+            voxelize.paint(mask, cloud, voxelize.frame(cloud, edge), 1)
+
+        report.step(
+            "voxelize", scale, "points/s", len(cloud), 15,
+            lambda cloud=cloud, edge=edge: plain_voxels(cloud, edge), paint,
+        )  # fmt: skip
+
+    for scale, instances_used in ((7, 6), (8, 3)):
+        config = RunConfig(
+            problem_scale=scale, seed=SEED, n_categories=2, n_instances_used_per_fractal=instances_used, val_split=50
+        )
+        library = search.find_categories(config)
+        clouds, ours, plain = (scratch / f"{name}{scale}" for name in ("clouds", "ours", "plain"))
+        plain.mkdir()
+        for category in range(config.n_categories):
+            target = clouds / f"{category}.npy"
+            generate_instances(config, library.params[category], category, target)
+        render_part(config, 0, clouds, ours, Solo())
+        plain_render(config, clouds, plain)
+        masks = np.load(ours / "masks.npy", mmap_mode="r")
+        assert all(np.array_equal(masks[v], np.load(plain / f"{v}_mask.npy")) for v in range(config.n_volumes))
+        report.step(
+            "render", scale, "voxels/s", config.n_volumes * config.vol_size**3, 7,
+            lambda config=config, clouds=clouds, plain=plain: plain_render(config, clouds, plain),
+            lambda config=config, clouds=clouds, ours=ours: render_part(config, 0, clouds, ours, Solo()),
+        )  # fmt: skip
+    return report.rows
+
+
+def main() -> None:
+    """Write the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("output", type=Path, help="CSV file to write")
+    parser.add_argument("--scratch", type=Path, help="folder on the disk to measure (default: the temporary one)")
+    arguments = parser.parse_args()
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    with tempfile.TemporaryDirectory(dir=arguments.scratch) as scratch:
+        rows = benchmark(Path(scratch))
+    stamp = provenance.stamp()
+    conditions = {"machine": platform.processor() or platform.machine(), "cores": os.cpu_count(), **stamp["versions"]}
+    with atomic.write(arguments.output, "w") as file:
+        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+    atomic.write_json(arguments.output.with_suffix(".json"), {**stamp, "conditions": conditions})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,89 @@
+"""The parts of the U-Net: normalised activations, double convolutions, the step up."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from scaffold.kernels import group_norm_relu
+
+
+class GroupNormReLU(nn.Module):
+    """GroupNorm with an affine map, then ReLU; the output keeps the input's dtype and memory format.
+
+    Shape: (N, channels, D, H, W) to the same.
+    """
+
+    def __init__(self, groups: int, channels: int, eps: float = 1e-5) -> None:
+        super().__init__()
+        if channels % groups:
+            raise ValueError(f"groups = {groups} must divide the {channels} channels")
+        self.groups, self.eps = groups, eps
+        self.weight = nn.Parameter(torch.ones(channels))
+        self.bias = nn.Parameter(torch.zeros(channels))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalise and rectify ``x``."""
+        return group_norm_relu(x, self.weight, self.bias, self.groups, self.eps)
+
+
+class DoubleBlock(nn.Module):
+    """Twice: convolution 3^3 with padding 1 and no bias, GroupNorm, ReLU.
+
+    Shape: (N, in_channels, D, H, W) to (N, out_channels, D, H, W).
+    """
+
+    def __init__(self, in_channels: int, out_channels: int, groups: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv3d(in_channels, out_channels, kernel_size=3, padding=1, bias=False)
+        self.norm1 = GroupNormReLU(groups, out_channels)
+        self.conv2 = nn.Conv3d(out_channels, out_channels, kernel_size=3, padding=1, bias=False)
+        self.norm2 = GroupNormReLU(groups, out_channels)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Apply the block to ``x``."""
+        x = self.norm1(self.conv1(x))
+        x = self.norm2(self.conv2(x))
+        return x
+
+
+class UpBlock(nn.Module):
+    """One level up: transposed convolution, concatenation with the skip, double convolution.
+
+    Shape: (N, in_channels, d, h, w) and the skip (N, in_channels/2, D, H, W) to the skip's shape.
+    """
+
+    def __init__(self, in_channels: int, groups: int) -> None:
+        super().__init__()
+        self.up = nn.ConvTranspose3d(in_channels, in_channels // 2, kernel_size=2, stride=2)
+        self.block = DoubleBlock(in_channels, in_channels // 2, groups)
+
+    def forward(self, x: Tensor, skip: Tensor) -> Tensor:
+        """Bring ``x`` to the resolution of ``skip`` and join the two."""
+        return self.block(concatenate(skip, pad_to(self.up(x), skip)))  # type: ignore[no-any-return]
+
+
+def pad_to(x: Tensor, target: Tensor) -> Tensor:
+    """Return ``x`` with zeros appended at the far sides until it has the extents of ``target``."""
+    missing = [goal - extent for goal, extent in zip(target.shape[2:], x.shape[2:], strict=True)]
+    if not any(missing):
+        return x
+    depth, height, width = missing
+    return F.pad(x, (0, width, 0, height, 0, depth))
+
+
+def concatenate(skip: Tensor, upsampled: Tensor) -> Tensor:
+    """Return ``[skip, upsampled]`` along the channels, in channels-last order if either half is.
+
+    Under autocast both halves are cast to the type that the consuming convolution will read. That gives
+    the same bits as promoting them, and halves the traffic where one half is float32.
+    """
+    device = skip.device.type
+    if torch.is_autocast_enabled(device):
+        dtype = torch.get_autocast_dtype(device)
+        skip, upsampled = skip.to(dtype), upsampled.to(dtype)
+    last = torch.channels_last_3d
+    if skip.is_contiguous(memory_format=last) or upsampled.is_contiguous(memory_format=last):
+        skip, upsampled = skip.contiguous(memory_format=last), upsampled.contiguous(memory_format=last)
+    return torch.cat((skip, upsampled), dim=1)

@@ -1,0 +1,134 @@
+"""Telling the other ranks of a failure that they cannot be asked about.
+
+Most failures are agreed upon (:meth:`Team.together`). One in the middle of a training step cannot be:
+the other ranks already wait in a collective for a rank that will not come. So the failing rank leaves
+a note in the torch store; on every rank a watcher thread looks for one, and ends its process with the
+same message and exit code, wherever its main thread is stuck.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
+
+from scaffold.errors import ExitCode, ScaffoldError
+
+if TYPE_CHECKING:
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
+    from scaffold.parallel.launch import Context
+
+_KEY = "failure"
+_HEARD = "failure/heard"
+_LOOK_EVERY_S = 0.5
+_WAIT_FOR_OTHERS_S = 10.0
+
+
+@dataclass(frozen=True)
+class Failure:
+    """What befell which rank.
+
+    Attributes:
+        rank: the rank that failed.
+        exit_code: what all ranks end with.
+        message: for the user.
+    """
+
+    rank: int
+    exit_code: int
+    message: str
+
+    @classmethod
+    def of(cls, context: Context, error: BaseException) -> Failure:
+        """Return the failure that ``error`` is; an unexpected one is named with its type and rank."""
+        if isinstance(error, ScaffoldError):
+            return cls(context.rank, int(error.exit_code), str(error))
+        place = f"rank {context.rank} of {context.size}: " if context.size > 1 else ""
+        return cls(context.rank, int(ExitCode.INTERNAL), f"{place}{type(error).__name__}: {error}")
+
+
+class Alarm:
+    """Watches for a failure of another rank, and raises the alarm for one of this rank.
+
+    Args:
+        context: this rank; with a single process there is nobody to watch.
+        last_act: called with the failure just before the process ends on another rank's alarm, from
+            the watcher thread; it must not use collectives.
+    """
+
+    def __init__(self, context: Context, last_act: Callable[[Failure], None] = lambda failure: None) -> None:
+        self._context = context
+        self.last_act = last_act
+        self._off = threading.Event()
+        self._store: TCPStore | None = None
+        if context.store is not None:
+            # Its own connection: a blocking call of the main thread holds the lock of the shared one.
+            self._store = _connect(context.store)
+            threading.Thread(target=self._watch, args=(self._store,), name="alarm", daemon=True).start()
+
+    def off(self) -> None:
+        """Stop watching: from now on ranks may end at different times."""
+        self._off.set()
+
+    def raise_alarm(self, failure: Failure) -> Failure:
+        """Tell all ranks that this one failed, act for the last time, and wait until the others heard.
+
+        Returns:
+            The first failure of any rank, which all of them end with.
+        """
+        self.off()
+        if self._store is None:
+            self.last_act(failure)
+            return failure
+        try:
+            first = Failure(**json.loads(self._store.compare_set(_KEY, "", json.dumps(asdict(failure)))))
+        except RuntimeError:
+            first = failure
+        self.last_act(first)
+        self._wait_for_others(self._store)
+        return first
+
+    def _wait_for_others(self, store: TCPStore) -> None:
+        """Wait until every rank has read the note, which is gone when rank 0, who serves the store, is."""
+        try:
+            store.add(_HEARD, 1)
+            until = time.monotonic() + _WAIT_FOR_OTHERS_S
+            while store.add(_HEARD, 0) < self._context.size and time.monotonic() < until:
+                time.sleep(0.05)
+        except RuntimeError:
+            pass
+
+    def _watch(self, store: TCPStore) -> None:
+        while not self._off.wait(_LOOK_EVERY_S):
+            try:
+                if not store.check([_KEY]):
+                    continue
+                failure = Failure(**json.loads(store.get(_KEY)))
+            except RuntimeError:
+                failure = Failure(0, ExitCode.RUN_AGAIN, "lost contact with rank 0; run the same command again")
+            if self._off.is_set():
+                return
+            self._end(store, failure)
+
+    def _end(self, store: TCPStore, failure: Failure) -> None:
+        logging.getLogger("scaffold").debug("ended by the alarm of rank %d", failure.rank)
+        if self._context.rank == 0:
+            print(f"scaffold train: {failure.message}", file=sys.stderr, flush=True)
+        try:
+            self.last_act(failure)
+            self._wait_for_others(store)
+        finally:
+            os._exit(failure.exit_code)
+
+
+def _connect(store: TCPStore) -> TCPStore:
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
+    return TCPStore(store.host, store.port, None, False, wait_for_workers=False)

@@ -1,0 +1,112 @@
+"""Stop requests: one rank is asked to stop, all ranks stop at the same step.
+
+A signal or the time limit sets a flag on one rank. The flags are combined by an asynchronous
+reduction over the control group that is posted at step k and read at step k + 2, when it has long
+arrived: no rank waits, and no device is synchronised.
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+import time
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from scaffold.parallel.launch import Context, lost_rank
+
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
+"""What asks a job to stop: schedulers send SIGTERM or SIGUSR1 before their limit, a person Ctrl-C."""
+
+_LAG = 2
+_NO_REQUEST, _TIME_LIMIT = 0, 1000
+
+
+class StopRequests:
+    """Collects requests to stop and makes all ranks see them together.
+
+    Every rank calls :meth:`poll` and :meth:`settle` equally often.
+
+    Args:
+        context: this rank.
+        deadline: value of ``time.monotonic()`` at which to stop, or None. Rank 0's counts.
+    """
+
+    def __init__(self, context: Context, deadline: float | None = None) -> None:
+        self._context = context
+        self._deadline = deadline
+        self._asked = _NO_REQUEST
+        self._pending: deque[tuple[torch.Tensor, Any]] = deque()
+
+    @contextmanager
+    def listening(self) -> Iterator[None]:
+        """Turn signals into requests inside the block; a second Ctrl-C interrupts at once."""
+        before = {number: signal.signal(number, self._on_signal) for number in SIGNALS}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def poll(self) -> str | None:
+        """Post this rank's flag; return why to stop, if any rank asked two calls ago. Collective, does not wait."""
+        self._post()
+        return self._read() if len(self._pending) > _LAG else None
+
+    def settle(self, needed_s: float = 0.0) -> str | None:
+        """Return why to stop, if any rank has asked by now. Collective, waits for all ranks.
+
+        Args:
+            needed_s: what the next piece of work will take, seconds; stop if the time left is less.
+        """
+        if self._remaining() < needed_s:
+            self._asked = self._asked or _TIME_LIMIT
+        self._post()
+        reasons = [self._read() for _ in range(len(self._pending))]
+        return next((reason for reason in reasons if reason is not None), None)
+
+    def _post(self) -> None:
+        if self._remaining() <= 0:
+            self._asked = self._asked or _TIME_LIMIT
+        flag = torch.tensor([self._asked], dtype=torch.int32)
+        work = None
+        if self._context.control_group is not None:
+            try:
+                work = dist.all_reduce(flag, dist.ReduceOp.MAX, group=self._context.control_group, async_op=True)
+            except RuntimeError as error:
+                raise lost_rank(error) from error
+        self._pending.append((flag, work))
+
+    def _read(self) -> str | None:
+        flag, work = self._pending.popleft()
+        if work is not None:
+            try:
+                work.wait()
+            except RuntimeError as error:
+                raise lost_rank(error) from error
+        return _reason(int(flag))
+
+    def _remaining(self) -> float:
+        if self._deadline is None or self._context.rank != 0:
+            return float("inf")
+        return self._deadline - time.monotonic()
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        if number == signal.SIGINT and self._asked == signal.SIGINT:
+            raise KeyboardInterrupt
+        self._asked = number
+        logging.getLogger("scaffold").warning(
+            "%s received on rank %d: stopping", signal.Signals(number).name, self._context.rank
+        )
+
+
+def _reason(asked: int) -> str | None:
+    if asked == _NO_REQUEST:
+        return None
+    return "time limit" if asked == _TIME_LIMIT else signal.Signals(asked).name

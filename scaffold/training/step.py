@@ -1,0 +1,102 @@
+"""One training step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+from scaffold.dataset.reader import paint
+from scaffold.training.objective import objective
+from scaffold.training.optimizer import clip_gradients
+
+Batch = Mapping[str, Tensor]
+"""What a loader yields: "mask" (N, D, H, W), any integer dtype, and with dense storage "image"
+(N, 3, D, H, W) float32."""
+
+
+@dataclass(frozen=True)
+class Compute:
+    """Where and how precisely to compute.
+
+    Attributes:
+        device: the accelerator, or the CPU.
+        palette: (C, 3) float32, the colours of the classes, on the device; paints the images that a batch lacks.
+        amp: run the network in bfloat16 where that is safe (autocast).
+        dtype: of images and parameters.
+    """
+
+    device: torch.device
+    palette: Tensor
+    amp: bool
+    dtype: torch.dtype = torch.float32
+
+    def autocast(self) -> AbstractContextManager[None]:
+        """Return the context that the network's forward pass runs in."""
+        return torch.autocast(self.device.type, torch.bfloat16, enabled=self.amp)
+
+    def place(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Return image (N, 3, D, H, W), channels-last, and labels (N, D, H, W) on the device.
+
+        Host memory that is pinned is copied asynchronously, and in its narrow storage type.
+        """
+        labels = batch["mask"].to(self.device, non_blocking=True)
+        dense = "image" in batch
+        image = batch["image"].to(self.device, non_blocking=True) if dense else paint(labels, self.palette)
+        return image.to(self.dtype, memory_format=torch.channels_last_3d), labels
+
+
+@dataclass(frozen=True)
+class Learner:
+    """All that a training step reads or changes.
+
+    Attributes:
+        model: the network on its device, bare or replicated.
+        optimizer: of its parameters.
+        scheduler: of the optimizer's learning rate, or None.
+        weights: (C,) class weights, on the device.
+        compute: where and how precisely to compute.
+    """
+
+    model: nn.Module
+    optimizer: Optimizer
+    scheduler: LRScheduler | None
+    weights: Tensor
+    compute: Compute
+
+
+class StepResult(NamedTuple):
+    """What one step tells, without having waited for the device.
+
+    Attributes:
+        samples: samples in the batch.
+        loss: () of the batch, on the device, detached.
+        dice: () mean foreground soft Dice of the batch, on the device, detached.
+    """
+
+    samples: int
+    loss: Tensor
+    dice: Tensor
+
+
+def train_step(learner: Learner, batch: Batch) -> StepResult:
+    """Take one optimizer step on ``batch``. Collective when the model is replicated.
+
+    The cross-entropy is normalised over each replica's own batch, so averaging gradients minimises the
+    average of the replicas' losses.
+    """
+    image, labels = learner.compute.place(batch)
+    with learner.compute.autocast():
+        logits = learner.model(image)
+    result = objective(logits, labels, learner.weights)
+    result.loss.backward()  # type: ignore[no-untyped-call]
+    clip_gradients(learner.model.parameters())
+    learner.optimizer.step()
+    learner.optimizer.zero_grad(set_to_none=True)
+    return StepResult(len(labels), result.loss.detach(), result.soft_dice.detach().mean())

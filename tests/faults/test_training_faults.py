@@ -1,0 +1,126 @@
+"""Trainings that are killed, stopped, or run out of disk, and the same command given again."""
+
+import json
+import shutil
+import signal
+
+import pytest
+from training_jobs import result, rows, train, undisturbed, work
+
+from scaffold.errors import ExitCode
+from scaffold.training.checkpoint import BEST, LAST, read
+
+pytestmark = pytest.mark.faults
+
+
+@pytest.fixture(scope="module")
+def whole(data, tmp_path_factory):
+    """Rows of an uninterrupted training, by number of ranks."""
+    return lambda ranks: rows(undisturbed(data, tmp_path_factory, ranks))
+
+
+def files(folder):
+    """Return the names of all files below ``folder``."""
+    return sorted(path.name for path in folder.rglob("*") if path.is_file())
+
+
+@pytest.fixture(scope="module")
+def killed(data, tmp_path_factory):
+    """Output of a training on one rank that was killed in the middle of epoch 3."""
+    output = tmp_path_factory.mktemp("killed")
+    done = train(data, output, 1, "kill 0 30")
+    assert done.returncode != 0
+    return output
+
+
+def continued(data, output, ranks=1):
+    done = train(data, output, ranks)
+    assert done.returncode == 0, done.stderr
+    return result(output)
+
+
+def test_one_rank_killed_and_run_again(data, killed, tmp_path, whole):
+    """Hazards 22, 27, 30: kill -9 in epoch 3; every bit but times is as without it."""
+    output = tmp_path / "run"
+    shutil.copytree(killed, output)
+    assert not (output / "result.json").exists()
+    found = continued(data, output)
+    assert rows(output) == whole(1)
+    first, second = found["attempts"]
+    assert (first["reason"], first["end"] is None, first["last_epoch"], second["first_epoch"]) == (
+        "killed",
+        False,
+        2,
+        3,
+    )
+    assert found["lost_s"] > 0
+    assert "lock.json" not in files(output)
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_one_of_several_ranks_killed_and_run_again(data, tmp_path, whole, ranks):
+    """Hazards 22, 27, 33: the others end with it, within seconds, and nothing is lost but its epoch."""
+    steps = 12 // ranks
+    done = train(data, tmp_path, ranks, f"kill {ranks - 1} {2 * steps + 2}")
+    assert done.returncode != 0
+    continued(data, tmp_path, ranks)
+    assert rows(tmp_path) == whole(ranks)
+
+
+def test_a_damaged_last_checkpoint_costs_epochs_but_no_bit(data, killed, tmp_path, whole):
+    """Hazard 31: resumed from best, the redone epochs are the same."""
+    output = tmp_path / "run"
+    shutil.copytree(killed, output)
+    last = work(output) / "checkpoints" / LAST
+    last.write_bytes(last.read_bytes()[:1000])
+    assert (work(output) / "checkpoints" / BEST).exists()
+    continued(data, output)
+    assert rows(output) == whole(1)
+    assert f"{LAST}.corrupt" in files(output)
+
+
+def test_no_whole_checkpoint_is_an_error_until_cleaned(data, killed, tmp_path):
+    """Hazard 31, 40: starting over would hide that days are lost."""
+    output = tmp_path / "run"
+    shutil.copytree(killed, output)
+    for name in (LAST, BEST):
+        (work(output) / "checkpoints" / name).write_bytes(b"")
+    done = train(data, output)
+    assert done.returncode == ExitCode.DAMAGED
+    assert "no other checkpoint is whole" in done.stderr
+    assert "clean-run" in json.loads((work(output) / "failed.json").read_text())["message"]
+
+
+def test_sigterm_on_one_rank_stops_all_with_75_and_continues(data, tmp_path, whole):
+    """A scheduler's warning may reach any rank; all must end together, in good order."""
+    done = train(data, tmp_path, 2, "term 1 8")
+    assert done.returncode == ExitCode.RUN_AGAIN, done.stderr
+    assert "SIGTERM received on rank 1" in done.stderr
+    (attempt,) = json.loads((work(tmp_path) / "attempts.json").read_text())
+    assert attempt["reason"].startswith("stopped: SIGTERM, after epoch")
+    assert attempt["exit_code"] == ExitCode.RUN_AGAIN
+    continued(data, tmp_path, 2)
+    assert rows(tmp_path) == whole(2)
+
+
+def test_loader_processes_do_not_obey_a_signal_to_the_whole_job(data, tmp_path):
+    """A scheduler signals every process; a loader that dies first fails the step in which training would stop."""
+    done = train(data, tmp_path, 1, "term-all 0 14", launcher="none", set="dataloader_num_workers=1")
+    assert done.returncode == ExitCode.RUN_AGAIN, done.stderr
+    assert "stopped: SIGTERM, after epoch 1" in done.stderr
+
+
+def test_loader_processes_end_with_a_killed_training(data, tmp_path):
+    """Left over, they hold memory, and the pipe of the job's log, which then never ends: this test would wait."""
+    done = train(data, tmp_path, 1, "kill 0 14", launcher="none", set="dataloader_num_workers=1")
+    assert done.returncode == -signal.SIGKILL
+
+
+def test_a_full_disk_keeps_the_old_checkpoint_and_says_so(data, tmp_path, whole):
+    """Hazards 30, 32, 33: every write of rank 0 fails from epoch 3 on; on all ranks exit code 74."""
+    done = train(data, tmp_path, 2, "full 0 14")
+    assert done.returncode == ExitCode.IO_ERROR
+    assert f"{LAST}: File too large (an older version of the file, if any, is intact)" in done.stderr
+    assert [name for name in files(tmp_path) if ".tmp." in name] == []
+    assert read(work(tmp_path) / "checkpoints" / LAST).epoch == 2
+    assert rows(work(tmp_path))[:2] == whole(2)[:2]

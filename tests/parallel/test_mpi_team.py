@@ -1,0 +1,42 @@
+"""Which team a process is in."""
+
+from __future__ import annotations
+
+import pytest
+
+from scaffold.errors import UserError
+from scaffold.parallel import mpi
+from scaffold.parallel.team import Solo
+
+
+@pytest.fixture(autouse=True)
+def no_launcher(monkeypatch):
+    for name in mpi._WORLD_SIZES:
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.mark.parametrize("value", [None, "1", "", "auto"])
+def test_one_rank_needs_no_mpi(monkeypatch, value):
+    """Hazard 49: a variable that is set but empty, or "auto"."""
+    monkeypatch.setattr(mpi, "MpiTeam", lambda: pytest.fail("MPI was initialised"))
+    if value is not None:
+        monkeypatch.setenv("PMI_SIZE", value)
+    assert isinstance(mpi.team(1), Solo)
+
+
+def test_one_rank_asked_for_but_several_launched(monkeypatch):
+    """Each of them would take itself for the only one, and all write the same files."""
+
+    class World:
+        size = 2
+
+    monkeypatch.setenv("PMI_SIZE", "2")
+    monkeypatch.setattr(mpi, "MpiTeam", World)
+    with pytest.raises(UserError, match="started with 2 ranks, but --ranks 1 was given"):
+        mpi.team(1)
+
+
+def test_size_is_checked():
+    mpi.check_size(3, 3)
+    with pytest.raises(UserError, match=r"started with 1 rank, but --ranks 4 .*another MPI library.*mpiexec -n 4"):
+        mpi.check_size(1, 4)

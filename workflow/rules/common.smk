@@ -1,0 +1,205 @@
+import os
+import sys
+from pathlib import Path
+
+from snakemake.exceptions import WorkflowError
+from snakemake_interface_executor_plugins.settings import ExecMode
+
+import scaffold
+from scaffold import study_files
+from scaffold.config import Job, Study, dataset_name, library_name
+from scaffold.config import stage_version, training_identity
+from scaffold.errors import ScaffoldError
+from scaffold.results_lock import ResultsLock
+
+PACKAGE = Path(scaffold.__file__).parent
+RESULTS = Path("results")
+RESULTS_LOCK = ResultsLock(RESULTS)
+
+study_files.activate_environment()
+
+
+def read_study() -> Study:
+    """Return the study of this run.
+
+    A submitted job reads what the main process has resolved: Snakemake passes
+    it the config files but not --replace-workflow-config.
+    """
+    if workflow.exec_mode != ExecMode.DEFAULT:
+        return Study.load(study_files.resolved_path(RESULTS))
+    return study_files.read_study(
+        default="config/config.yaml",
+        command_line_files=workflow.overwrite_configfiles,
+        command_line_keys=workflow.config_settings.config,
+        replaced=workflow.config_settings.replace_workflow_config,
+    )
+
+
+try:
+    STUDY = read_study()
+except ScaffoldError as error:
+    # The message alone: a WorkflowError would add lines of this file to it.
+    sys.exit(str(error))
+
+
+LIBRARIES = {library_name(run.config): run.config for run in STUDY.runs.values()}
+DATASETS = {dataset_name(run.config): run.config for run in STUDY.runs.values()}
+
+
+wildcard_constraints:
+    library="|".join(LIBRARIES),
+    dataset="|".join(DATASETS),
+    run="|".join(STUDY.runs),
+    category="[0-9]+",
+    part="[0-9]{4}",
+    ranks="[1-9][0-9]*",
+    seed="[0-9]+",
+
+
+onstart:
+    try:
+        RESULTS_LOCK.acquire()
+        study_files.write_resolved(STUDY, RESULTS)
+    except ScaffoldError as error:
+        sys.exit(str(error))
+
+
+onsuccess:
+    study_files.seal_finished(STUDY, RESULTS)
+
+
+onerror:
+    study_files.seal_finished(STUDY, RESULTS)
+
+
+def render_mem_mb(wildcards) -> int:
+    """Return the memory of rendering a part: a cloud, and at most 4 GiB of samples."""
+    config = DATASETS[wildcards.dataset]
+    return 1000 + (min(config.volume_bytes, 2**32) + 12 * config.point_num) // 10**6
+
+
+def instance_files(library: str) -> list[str]:
+    """Return the instance files of all categories of a library."""
+    return collect(
+        "results/fractals/{library}/instances/{category}.npy",
+        library=library,
+        category=range(LIBRARIES[library].n_categories),
+    )
+
+
+def instances_of_library(wildcards) -> list[str]:
+    """Return the instance files of all categories of a library."""
+    return instance_files(wildcards.library)
+
+
+def instances_of_dataset(wildcards) -> list[str]:
+    """Return the instance files that a data set is made of."""
+    return instance_files(library_name(DATASETS[wildcards.dataset]))
+
+
+def parts_of_dataset(wildcards) -> list[str]:
+    """Return every file of every part of a data set."""
+    return part_files(wildcards.dataset)
+
+
+def part_files(dataset: str) -> list[str]:
+    """Return every file of every part of a data set."""
+    config = DATASETS[dataset]
+    images = ["images.npy"] if config.storage.image == "dense" else []
+    return collect(
+        "results/datasets/{dataset}/parts/{part:04d}/{file}",
+        dataset=dataset,
+        part=range(config.n_parts),
+        file=[*images, "masks.npy", "part.json"],
+    )
+
+
+def every_sample_file() -> list[str]:
+    """Return the parts of all data sets.
+
+    As targets they are made again when they are lost. Snakemake does not look
+    for the inputs of what is finished, and an input of `train` that is missing
+    would retrain.
+    """
+    return [file for dataset in DATASETS for file in part_files(dataset)]
+
+
+def job_of(wildcards) -> Job:
+    """Return the training that the wildcards name."""
+    for job in STUDY.jobs():
+        if (job.run, str(job.ranks), str(job.seed)) == (
+            wildcards.run,
+            wildcards.ranks,
+            wildcards.seed,
+        ):
+            return job
+    run = STUDY.runs[wildcards.run]
+    raise WorkflowError(
+        f"the study {STUDY.source} trains {wildcards.run} with ranks {run.ranks} and seeds {run.seeds},"
+        f" not with ranks {wildcards.ranks} and seed {wildcards.seed}"
+    )
+
+
+def data_of_training(wildcards) -> str:
+    """Return the data set of a training.
+
+    It is `ancient`: which data it is stands in its path, so that samples that
+    were lost and rendered again, byte for byte, retrain nothing.
+    """
+    dataset = dataset_name(job_of(wildcards).config)
+    return ancient(f"results/datasets/{dataset}/meta.yaml")
+
+
+def of_training(name: str):
+    """Return a function that looks one resource of a training up."""
+    return lambda wildcards: getattr(job_of(wildcards).resources, name)
+
+
+def training_launcher(wildcards) -> str:
+    """Return the default launcher of a training; profiles put their own in its place."""
+    ranks = job_of(wildcards).ranks
+    return f"mpiexec -n {ranks}" if ranks > 1 else ""
+
+
+def every_figure() -> list[str]:
+    """Return all figures of the study."""
+    figures = [
+        f"results/figures/{job.run}/ranks{job.ranks}/seed{job.seed}/{figure}"
+        for job in STUDY.jobs()
+        for figure in ("loss.svg", "dice.svg", "time.svg", "gallery.png")
+    ]
+    figures += collect("results/figures/{library}/categories.png", library=LIBRARIES)
+    if any(len(run.ranks) > 1 for run in STUDY.runs.values()):
+        figures.append("results/figures/scaling.svg")
+    return figures
+
+
+def every_fom(wildcards) -> list[str]:
+    """Return the figures of merit of the study: one for each run and rank count."""
+    return [
+        f"results/runs/{name}/ranks{ranks}/fom.json"
+        for name, run in STUDY.runs.items()
+        for ranks in run.ranks
+    ]
+
+
+def results_of_fom(wildcards) -> list[str]:
+    """Return the results of all seeds of a run at one rank count."""
+    return collect(
+        "results/runs/{run}/ranks{ranks}/seed{seed}/result.json",
+        run=wildcards.run,
+        ranks=wildcards.ranks,
+        seed=STUDY.runs[wildcards.run].seeds,
+    )
+
+
+def code_of_report(*scripts: str) -> str:
+    """Return a digest of the code behind a step of the report.
+
+    Such a step costs seconds, so any edit redoes it. Stages that cost hours
+    have a version instead, which is raised by hand when their result changes.
+    """
+    folder = Path(workflow.basedir) / "workflow" / "scripts"
+    return study_files.source_digest(
+        PACKAGE / "reporting", *(folder / script for script in scripts)
+    )

@@ -1,0 +1,34 @@
+# Checkpoints are not declared: they are in the work/ folder beside the outputs,
+# which Snakemake never deletes, and the same command continues from them.
+rule train:
+    input:
+        meta=data_of_training,
+    output:
+        config="results/runs/{run}/ranks{ranks}/seed{seed}/config.yaml",
+        statistics="results/runs/{run}/ranks{ranks}/seed{seed}/train_stats.csv",
+        model="results/runs/{run}/ranks{ranks}/seed{seed}/model.safetensors",
+        predictions="results/runs/{run}/ranks{ranks}/seed{seed}/predictions.npz",
+        result="results/runs/{run}/ranks{ranks}/seed{seed}/result.json",
+    log:
+        "logs/train/{run}.ranks{ranks}.seed{seed}.log",
+    threads: lambda wildcards: job_of(wildcards).ranks * job_of(wildcards).resources.threads
+    resources:
+        launcher=training_launcher,
+        tasks=lambda wildcards: job_of(wildcards).ranks,
+        nodes=of_training("nodes"),
+        cpus_per_task=of_training("threads"),
+        gpu=of_training("gpus"),
+        mem_mb=of_training("mem_mb"),
+        runtime=of_training("runtime"),
+    params:
+        # All keys and code versions that define the result. The keys that do not
+        # reach the job through the resolved study, so that they redo nothing.
+        identity=lambda wildcards: training_identity(job_of(wildcards).config),
+        folder=subpath(output.result, parent=True),
+    shell:
+        "exec python -m scaffold.attempt --log {log} --"
+        " {resources.launcher} python -m mpi4py -m scaffold train"
+        " --config results/study.yaml --run {wildcards.run} --seed {wildcards.seed}"
+        " --ranks {wildcards.ranks} --threads {resources.cpus_per_task}"
+        " --data {input.meta} --output {params.folder}"
+        " --identity {params.identity} --minutes {resources.runtime}"
