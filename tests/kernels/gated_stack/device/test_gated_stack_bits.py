@@ -1,7 +1,6 @@
 """The fused kernels give the relay's bits, and both are accurate."""
 
 import importlib.util
-import itertools
 import sys
 from pathlib import Path
 
@@ -210,9 +209,9 @@ def test_another_k_tile_is_noticed(monkeypatch, device):
 
 def test_tiles_change_no_bits(monkeypatch, device):
     """The tile table, which is tuned by time, would choose the result."""
-    case = LayerCase(3, 32, 1, 40, device=device)
+    case = LayerCase(2, 32, 1, 20, device=device)
     relay = case.run("relay")
-    for block_m, block_n in itertools.product((16, 64), (32, 64)):
+    for block_m, block_n in ((16, 32), (64, 64)):
         monkeypatch.setattr(driver, "tile_for", lambda *_, m=block_m, n=block_n: plan.Tile(m, n, 4, 2))
         for path in ("relay", *FUSED):
             assert same_bits(case.run(path), relay), (path, block_m, block_n)
