@@ -209,9 +209,8 @@ class Backward:
                 surfaces.extend([gates, torch.empty_like(grad)])
             gates, grad_z = surfaces
             grad_logits = torch.empty_like(gates) if sink else None
-            self.relay(
-                layer, grad, z, out, gates, grad_z, grad_logits, None if cotangent is None else cotangent[layer]
-            )
+            own = None if cotangent is None else cotangent[layer]
+            self.relay(layer, grad, z, out, gates, grad_z, grad_logits, own)
             if sink and grad_logits is not None:
                 sink(layer, grad_z, grad_logits)
 

@@ -56,10 +56,7 @@ def _multiply(
     k = tl.arange(0, step)
     if PRECISION == "ieee":
         pointers = weight + (k0 + k[:, None]) * WIDTH + columns[None, :]
-        if MASKED:
-            b = tl.load(pointers, mask=columns[None, :] < WIDTH, other=0.0)
-        else:
-            b = tl.load(pointers)
+        b = tl.load(pointers, mask=columns[None, :] < WIDTH, other=0.0) if MASKED else tl.load(pointers)
         return tl.dot(a, b, acc, input_precision="ieee")
     pointers = weight + k0 * WIDTH + columns[:, None] * step + k[None, :]
     low = tl.num_programs(1) * SIZE
@@ -205,7 +202,7 @@ def gemm_kernel(
     L: tl.constexpr, C: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
     PRECISION: tl.constexpr, A_EDGE_MAJOR: tl.constexpr, OUT_EDGE_MAJOR: tl.constexpr, HAS_SCALE: tl.constexpr,
 ):  # fmt: skip
-    """out = residual + a W for both blocks, (F, E, R), or (E, F, R) where edge-major.
+    """Out = residual + a W for both blocks, (F, E, R), or (E, F, R) where edge-major.
 
     Three uses: launch 3 of the relay (no scale, focus-major); the backward's head (``a`` and ``residual``
     are the output's gradient, edge-major, times ``scale`` (E, F)); the last layer of the forward (``a`` and
@@ -317,7 +314,7 @@ def _zeros(COUNT: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
     """A panel of COUNT accumulators."""
     panel = ()
     for _ in tl.static_range(COUNT):
-        panel = panel + (tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32),)
+        panel = panel + (tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32),)  # noqa: RUF005 - Triton knows no unpacking
     return panel
 
 
@@ -331,7 +328,8 @@ def _multiply_panel(
     for i in tl.static_range(COUNT):
         columns = FIRST + i * BLOCK_N + tl.arange(0, BLOCK_N)
         MASKED = FIRST + (i + 1) * BLOCK_N > WIDTH
-        new = new + (_multiply(panel[i], a, weight, k0, columns, WIDTH * WIDTH, WIDTH, MASKED, PRECISION),)
+        tile = _multiply(panel[i], a, weight, k0, columns, WIDTH * WIDTH, WIDTH, MASKED, PRECISION)
+        new = new + (tile,)  # noqa: RUF005 - Triton knows no unpacking
     return new
 
 

@@ -82,9 +82,7 @@ class StackDims:
         return [*range(1, self.lmax + 1), 0] if block == 0 else list(range(2 * self.lmax))
 
 
-def dims_of(
-    u0: tuple[int, ...], w0: tuple[int, ...], w1: tuple[int, ...], gw: tuple[int, ...], lmax: int
-) -> StackDims:
+def dims_of(u0: tuple[int, ...], w0: tuple[int, ...], w1: tuple[int, ...], gw: tuple[int, ...], lmax: int) -> StackDims:
     """Return the sizes that the shapes of a stack's tensors agree on.
 
     Args:

@@ -238,9 +238,9 @@ def _differentiable_gradients(
     u0, w0, w1, gw, scale = inputs
     outputs = reference.forward(cast(Tensor, u0), cast(Tensor, w0), cast(Tensor, w1), cast(Tensor, gw), scale, dims)
     pairs = [(o, c) for o, c in zip(outputs, cotangents, strict=True) if c is not None and o.requires_grad]
-    wanted = [i for i in range(5) if ctx.needs_input_grad[i]]
+    wanted = {i: tensor for i, tensor in enumerate(inputs) if tensor is not None and ctx.needs_input_grad[i]}
     found = torch.autograd.grad(
-        [o for o, _ in pairs], [inputs[i] for i in wanted], [c for _, c in pairs], create_graph=True, allow_unused=True
+        [o for o, _ in pairs], list(wanted.values()), [c for _, c in pairs], create_graph=True, allow_unused=True
     )  # fmt: skip
     gradients: list[Tensor | None] = [None] * 8
     for i, gradient in zip(wanted, found, strict=True):

@@ -25,6 +25,7 @@ def pack(matrix: Tensor, step: int, precision: Precision) -> Tensor:
     """
     if precision == "ieee":
         return matrix.contiguous()
-    tiles = matrix.unflatten(-2, (-1, step)).transpose(-1, -2).contiguous()
+    *front, depth, width = matrix.shape
+    tiles = matrix.reshape(*front, depth // step, step, width).transpose(-1, -2).contiguous()
     high = ((tiles.view(torch.int32) + 0x1000) & -0x2000).view(torch.float32)
     return torch.stack([high, tiles - high], dim=1)

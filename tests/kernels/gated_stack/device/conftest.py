@@ -1,3 +1,5 @@
+"""Runs the kernels of the gated stack on a GPU, or in Triton's interpreter."""
+
 import importlib.util
 import sys
 import warnings

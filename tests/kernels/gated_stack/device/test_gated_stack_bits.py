@@ -165,9 +165,11 @@ MUTATIONS = {
         "h = tl.fma(_load(grad, c0 + 2 * G, rows_left, R, BLOCK_M), _load(z, c0 + 2 * G, rows_left, R, BLOCK_M), h)\n",
     ),
     "halves of the head swapped": ("left, right = _halves(head)", "right, left = _halves(head)"),
-    "last row tile unmasked": ("mask = (rows[:, None] < rows_left) & (columns[None, :] < WIDTH)\n    offsets = rows[:, None] * R + FIRST",
-                               "mask = (rows[:, None] < BLOCK_M) & (columns[None, :] < WIDTH)\n    offsets = rows[:, None] * R + FIRST"),
-}  # fmt: skip
+    "last row tile unmasked": (
+        "mask = (rows[:, None] < rows_left) & (columns[None, :] < WIDTH)\n    offsets = rows[:, None] * R + F",
+        "mask = (rows[:, None] < BLOCK_M) & (columns[None, :] < WIDTH)\n    offsets = rows[:, None] * R + F",
+    ),
+}
 
 
 @pytest.mark.parametrize("name", MUTATIONS)

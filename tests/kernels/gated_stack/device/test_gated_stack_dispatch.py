@@ -42,7 +42,12 @@ def observe(monkeypatch):
     """Run a function; return what it launched and planned."""
     observed = Observed()
     real = plan.plan_backward
-    monkeypatch.setattr(plan, "plan_backward", lambda *a, **k: observed.plans.append(real(*a, **k)) or observed.plans[-1])
+
+    def observed_plan(*arguments):
+        observed.plans.append(real(*arguments))
+        return observed.plans[-1]
+
+    monkeypatch.setattr(plan, "plan_backward", observed_plan)
 
     def run(function):
         observed.plans.clear()
