@@ -14,10 +14,10 @@ from __future__ import annotations
 import argparse
 import csv
 import os
-import platform
 import sys
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -112,8 +112,15 @@ def plain_voxels(points: NDArray[np.floating], grid: int) -> NDArray[np.int64]:
     return np.unique(np.clip(cells, 0, grid - 1), axis=0)
 
 
-def plain_render(config: RunConfig, instances: Path, output: Path) -> None:
-    """Write images and masks of all volumes of a data set, one pair of files a volume."""
+def plain_render(config: RunConfig, instances: Path, output: Path, durable: bool) -> None:
+    """Write images and masks of all volumes of a data set, one pair of files a volume.
+
+    Args:
+        config: the data set's settings.
+        instances: folder of the clouds.
+        output: folder of the volumes.
+        durable: wait until each file is on disk, as our own renderer does.
+    """
     plan, edge = make_plan(config), config.vol_size
     for volume, pairs in enumerate(plan.pairs):
         image = np.zeros((3, edge, edge, edge), np.float32)
@@ -123,8 +130,12 @@ def plain_render(config: RunConfig, instances: Path, output: Path) -> None:
             d, h, w = plain_voxels(cloud, edge).T
             image[:, d, h, w] = plan.palette[category + 1][:, None]
             mask[d, h, w] = category + 1
-        np.save(output / f"{volume}.npy", image)
-        np.save(output / f"{volume}_mask.npy", mask)
+        for name, array in ((f"{volume}.npy", image), (f"{volume}_mask.npy", mask)):
+            with open(output / name, "wb") as file:
+                np.save(file, array)
+                if durable:
+                    file.flush()
+                    os.fsync(file.fileno())
 
 
 class Report:
@@ -142,9 +153,11 @@ class Report:
         repeats: int,
         plain: Callable[[], object],
         ours: Callable[[], object],
+        **others: Callable[[], object],
     ) -> None:
-        """Time ``plain``, ``ours`` and ``ours`` again; record rates of ``amount`` per second."""
-        timings, ratios = interleave({"straightforward": plain, "scaffold": ours, "scaffold again": ours}, repeats)
+        """Time ``plain``, ``others``, ``ours`` and ``ours`` again; record rates of ``amount`` per second."""
+        arms = {"straightforward": plain, **others, "scaffold": ours, "scaffold again": ours}
+        timings, ratios = interleave(arms, repeats)
         for arm, timing in timings.items():
             row = {
                 "step": step,
@@ -204,13 +217,14 @@ def benchmark(scratch: Path) -> list[dict[str, Any]]:
             target = clouds / f"{category}.npy"
             generate_instances(config, library.params[category], category, target)
         render_part(config, 0, clouds, ours, Solo())
-        plain_render(config, clouds, plain)
+        plain_render(config, clouds, plain, durable=False)
         masks = np.load(ours / "masks.npy", mmap_mode="r")
         assert all(np.array_equal(masks[v], np.load(plain / f"{v}_mask.npy")) for v in range(config.n_volumes))
         report.step(
             "render", scale, "voxels/s", config.n_volumes * config.vol_size**3, 7,
-            lambda config=config, clouds=clouds, plain=plain: plain_render(config, clouds, plain),
-            lambda config=config, clouds=clouds, ours=ours: render_part(config, 0, clouds, ours, Solo()),
+            partial(plain_render, config, clouds, plain, durable=False),
+            partial(render_part, config, 0, clouds, ours, Solo()),
+            **{"straightforward, on disk": partial(plain_render, config, clouds, plain, durable=True)},
         )  # fmt: skip
     return report.rows
 
@@ -224,13 +238,12 @@ def main() -> None:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     with tempfile.TemporaryDirectory(dir=arguments.scratch) as scratch:
         rows = benchmark(Path(scratch))
-    stamp = provenance.stamp()
-    conditions = {"machine": platform.processor() or platform.machine(), "cores": os.cpu_count(), **stamp["versions"]}
     with atomic.write(arguments.output, "w") as file:
         writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
-    atomic.write_json(arguments.output.with_suffix(".json"), {**stamp, "conditions": conditions})
+    conditions = {"cpu": provenance.cpu_name(), "cores": os.cpu_count(), **provenance.stamp()}
+    atomic.write_json(arguments.output.with_suffix(".json"), conditions)
 
 
 if __name__ == "__main__":

@@ -54,6 +54,17 @@ def stamp() -> dict[str, Any]:
 
 
 @cache
+def cpu_name() -> str:
+    """Return the processor's name as Linux gives it, or what Python knows of it elsewhere."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
+
+
+@cache
 def library_versions() -> dict[str, str]:
     """Return the installed versions of the libraries that can change a result, without importing them."""
     versions = {}

@@ -26,6 +26,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import TCPStore  # type: ignore[attr-defined] # exported, but not by name
 
+from scaffold import provenance
 from scaffold.errors import ExitCode, ScaffoldError, UserError
 from scaffold.parallel import environment, mpi
 from scaffold.parallel.team import Solo, Team
@@ -108,7 +109,7 @@ class Context(Team):
 
     def describe(self) -> dict[str, Any]:
         """Return what results record of the world (plain JSON types)."""
-        device = torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else _cpu_name()
+        device = torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else provenance.cpu_name()
         return {
             "ranks": self.size,
             "hosts": len(set(self.hosts)),
@@ -334,18 +335,6 @@ def _device_id(device: torch.device) -> str:
 def _default_threads(ranks_on_host: int) -> int:
     named = environment.number("OMP_NUM_THREADS")
     return named or max(1, len(os.sched_getaffinity(0)) // ranks_on_host)
-
-
-def _cpu_name() -> str:
-    import platform
-    from pathlib import Path
-
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        lines = []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine()
 
 
 def _mpi_library() -> str:
