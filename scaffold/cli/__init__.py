@@ -1,7 +1,7 @@
 """The command line: one verb a stage.
 
-``fractals``, ``dataset``, ``train``, ``report`` and ``settings`` each register their verbs. They import what they run
-inside the verb's function, so that ``--help`` is fast and needs neither torch nor MPI.
+``fractals``, ``dataset``, ``train``, ``report``, ``kernels`` and ``settings`` each register their verbs. They import
+what they run inside the verb's function, so that ``--help`` is fast and needs neither torch nor MPI.
 """
 
 from __future__ import annotations

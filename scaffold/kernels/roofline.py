@@ -42,7 +42,7 @@ def plot(rows: list[dict[str, str]], path: Path) -> None:
     from matplotlib.figure import Figure
 
     workloads = list(dict.fromkeys(row["workload"] for row in rows))
-    figure = Figure(figsize=(6.5 * len(workloads), 4.8), layout="constrained")
+    figure = Figure(figsize=(8 * len(workloads), 4.8), layout="constrained")
     for axes, workload in zip(np.atleast_1d(figure.subplots(1, len(workloads))), workloads, strict=True):
         _plot_workload(axes, workload, [row for row in rows if row["workload"] == workload])
     with atomic.write(path) as file:
@@ -72,7 +72,7 @@ def _plot_workload(axes: Any, workload: str, rows: list[dict[str, str]]) -> None
     axes.set_xlabel("arithmetic intensity of the minimum, FLOP/byte")
     axes.set_ylabel("rate of the minimum, TFLOP/s")
     axes.set_title(f"{workload}, {rows[0]['device']}")
-    axes.legend(fontsize="small")
+    axes.legend(fontsize="small", loc="upper left", bbox_to_anchor=(1, 1))
     axes.grid(visible=True, which="both", alpha=0.3)
 
 

@@ -68,7 +68,7 @@ def gated_stack_forward(
     backward: Backward = "auto", precision: Precision = "ieee",
 ) -> reference.Forward:  # fmt: skip
     """Like ``gated_stack``, returning also what the backward needs; all three outputs are differentiable."""
-    _check(u0, w0, w1, gw, scale, lmax, backward, precision)
+    _check(tuple(u0.shape), {"u0": u0, "w0": w0, "w1": w1, "gw": gw, "scale": scale}, lmax, backward, precision)
     tensors = [tensor.contiguous() for tensor in (u0, w0, w1, gw)]
     packed_scale = None if scale is None else scale.contiguous()
     return reference.Forward(*_forward_op(*tensors, packed_scale, lmax, backward, precision))
@@ -97,8 +97,8 @@ def gated_stack_input_grad(
         ValueError: as ``gated_stack``.
         plan.IneligibleError: the path demanded cannot serve the call.
     """
-    u_shape = torch.empty((y.shape[1], y.shape[0], y.shape[2]), dtype=y.dtype, device="meta")
-    dims = _check(u_shape, w0, w1, gw, scale, lmax, backward, precision)
+    tensors = {"y": y, "grad_y": grad_y, "z_all": z_all, "w0": w0, "w1": w1, "gw": gw, "scale": scale}
+    dims = _check((y.shape[1], y.shape[0], y.shape[2]), tensors, lmax, backward, precision)
     chosen = _plan(dims, y, backward, keeps_surfaces=keep_surfaces, grad_mode=False).path
     grad_z_all: list[Tensor] = []
     grad_logits_all: list[Tensor] = []
@@ -109,10 +109,12 @@ def gated_stack_input_grad(
 
     with torch.no_grad():
         grad_u0 = _input_gradient(
-            chosen, precision, dims, grad_y.contiguous(), z_all, scale, w0, w1, gw, None, None,
+            chosen, precision, dims, grad_y.contiguous(), z_all.contiguous(), scale, w0, w1, gw, None, None,
             keep if keep_surfaces else None,
         )  # fmt: skip
-        grad_scale = None if scale is None else _scale_gradient(chosen, grad_y.contiguous(), y, scale, dims)
+        grad_scale = (
+            None if scale is None else _scale_gradient(chosen, grad_y.contiguous(), y.contiguous(), scale, dims)
+        )
     if not keep_surfaces:
         return InputGradient(grad_u0, grad_scale, None, None)
     shape = (dims.n_gated, dims.n_focus, dims.n_edge)
@@ -286,16 +288,20 @@ def _plan(dims: StackDims, tensor: Tensor, backward: str, **request: bool) -> pl
 
 
 def _check(
-    u0: Tensor, w0: Tensor, w1: Tensor, gw: Tensor, scale: Tensor | None, lmax: int, backward: str, precision: str
+    u_shape: tuple[int, ...], tensors: dict[str, Tensor | None], lmax: int, backward: str, precision: str
 ) -> StackDims:
     plan.check_choice("backward", backward, Backward)
     plan.check_choice("precision", precision, Precision)
-    dims = _dims(u0, w0, w1, gw, lmax)
-    if scale is not None and tuple(scale.shape) != (dims.n_edge, dims.n_focus):
-        raise ValueError(f"scale has shape {tuple(scale.shape)}; {(dims.n_edge, dims.n_focus)} is needed")
-    named = {"u0": u0, "w0": w0, "w1": w1, "gw": gw} | ({} if scale is None else {"scale": scale})
-    for name, tensor in named.items():
-        if tensor.dtype != w0.dtype or (tensor.device != w0.device and not tensor.is_meta):
+    shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items() if tensor is not None}
+    dims = dims_of(u_shape, shapes["w0"], shapes["w1"], shapes["gw"], lmax)
+    output = (dims.n_edge, dims.n_focus, dims.row)
+    needed = {"scale": output[:2], "y": output, "grad_y": output, "z_all": (dims.n_gated, *u_shape)}
+    for name, shape in shapes.items():
+        if shape != needed.get(name, shape):
+            raise ValueError(f"{name} has shape {shape}; {needed[name]} is needed")
+    w0 = cast(Tensor, tensors["w0"])
+    for name, tensor in tensors.items():
+        if tensor is not None and (tensor.dtype, tensor.device) != (w0.dtype, w0.device):
             raise ValueError(
                 f"{name} is {tensor.dtype} on {tensor.device}; {w0.dtype} on {w0.device} is needed, like w0"
             )

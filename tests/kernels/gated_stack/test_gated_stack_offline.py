@@ -17,8 +17,9 @@ pytestmark = [
 ]
 
 DIMS = StackDims(2, 1000, 3, 32, 1)
-MOST_STACK = 16
-"""Bytes a thread: a pair of values kept aside once, of 255 registers. A tile that does not fit spills hundreds."""
+MOST_STACK = 64
+"""Bytes a thread: a few values beside 255 registers, which differ by Triton's version (0 to 56 from 3.6 to 3.9). A
+tile that does not fit spills hundreds."""
 
 
 @pytest.mark.parametrize("precision", ["ieee", "tf32x3"])

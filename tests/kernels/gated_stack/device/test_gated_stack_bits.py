@@ -13,7 +13,7 @@ from scaffold.kernels.gated_stack import driver, gated_stack_forward, gated_stac
 
 PRECISIONS = ("ieee", "tf32x3")
 FUSED = ("fused", "panel")
-SHAPES = [(1, 32, 1, 33), (2, 32, 2, 1), (3, 32, 1, 70), (3, 16, 2, 31), (6, 32, 1, 17)]
+SHAPES = [(1, 32, 1, 33), (2, 32, 2, 1), (3, 32, 1, 65), (3, 16, 2, 31), (6, 16, 1, 17)]
 """L, C, F, E: below, at and above a tile's 16, 32 or 64 rows; blocks that tiles divide, and others."""
 
 
@@ -57,7 +57,7 @@ def test_bits_agree_for_nan_infinities_and_signed_zeros(precision, device):
 @pytest.mark.parametrize("hard", [False, True])
 def test_error_is_within_that_of_plain_float32(path, precision, hard, device):
     """A path would lose digits: its error may be at most twice that of the float32 reference."""
-    case = LayerCase(3, 32, 1, 64, device=device, precision=precision, hard=hard)
+    case = LayerCase(2, 32, 1, 40, device=device, precision=precision, hard=hard)
     exact = case.exact()
     weights = [case.stack[name][0] for name in ("w0", "w1", "gw")]
     plain = reference.layer_gradient(case.grad, case.z, *weights, case.dims).grad_u
@@ -114,7 +114,7 @@ def test_whole_backward_has_equal_bits_and_the_expected_launches(n_gated, scale,
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
-@pytest.mark.parametrize("shape", [(3, 32, 1, 33), (1, 16, 2, 20), (6, 16, 1, 9), (2, 64, 1, 5)], ids=str)
+@pytest.mark.parametrize("shape", [(3, 32, 1, 33), (1, 16, 2, 20), (6, 16, 1, 9), (1, 64, 1, 5)], ids=str)
 def test_forward_matches_float64(shape, precision, device):
     """The forward's kernels would misplace gates between their two launches, or leave a column unwritten."""
     lmax, channels, n_focus, n_edge = shape
