@@ -28,7 +28,7 @@ def test_fused_paths_equal_the_relay_bit_for_bit(shape, precision, device):
         assert same_bits(case.run(path), relay), path
 
 
-@pytest.mark.parametrize("n_edge", [1, 15, 16, 17, 32, 64, 157])
+@pytest.mark.parametrize("n_edge", [1, 15, 16, 17, 157])
 def test_bits_agree_at_the_edges_of_a_tile(n_edge, device):
     """A program would treat the last, partly filled tile of rows differently."""
     case = LayerCase(1, 16, 2, n_edge, device=device)
@@ -82,7 +82,7 @@ def test_rows_depend_neither_on_their_number_nor_on_their_place(path, device):
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
-@pytest.mark.parametrize(("n_gated", "scale"), [(0, True), (1, True), (1, False), (3, True)])
+@pytest.mark.parametrize(("n_gated", "scale"), [(0, True), (1, False), (3, True)])
 def test_whole_backward_has_equal_bits_and_the_expected_launches(n_gated, scale, precision, device):
     """Layers would be walked in another order, or scaled twice, or a path would not run what it promises."""
     dims = StackDims(2, 19, 2, 16, n_gated)
