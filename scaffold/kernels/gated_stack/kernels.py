@@ -7,7 +7,7 @@ tile fit into 32 bits.
 
 The relay and the fused kernels must give the same bits. So they share ``_gate``, ``_scalar_gradient``
 and ``_logit_gradient``; they contract in the order of ``StackDims.k_order`` in steps of BLOCK_K; sums of
-products are spelled with explicit ``fma``, and ``op.py`` launches with ``enable_fp_fusion=False``, so that
+products are spelled with explicit ``fma``, and ``driver.py`` launches with ``enable_fp_fusion=False``, so that
 the compiler has no choice of contraction.
 
 Right-hand sides are packed by ``packing.pack`` for the PRECISION:

@@ -97,9 +97,13 @@ def gated_stack_input_grad(
         ValueError: as ``gated_stack``.
         plan.IneligibleError: the path demanded cannot serve the call.
     """
+    if y.dim() != 3:
+        raise ValueError(f"y has shape {tuple(y.shape)}; (E, F, R) is needed")
     tensors = {"y": y, "grad_y": grad_y, "z_all": z_all, "w0": w0, "w1": w1, "gw": gw, "scale": scale}
     dims = _check((y.shape[1], y.shape[0], y.shape[2]), tensors, lmax, backward, precision)
     chosen = _plan(dims, y, backward, keeps_surfaces=keep_surfaces, grad_mode=False).path
+    grad_y, y, z_all = grad_y.contiguous(), y.contiguous(), z_all.contiguous()
+    scale = None if scale is None else scale.contiguous()
     grad_z_all: list[Tensor] = []
     grad_logits_all: list[Tensor] = []
 
@@ -109,12 +113,9 @@ def gated_stack_input_grad(
 
     with torch.no_grad():
         grad_u0 = _input_gradient(
-            chosen, precision, dims, grad_y.contiguous(), z_all.contiguous(), scale, w0, w1, gw, None, None,
-            keep if keep_surfaces else None,
+            chosen, precision, dims, grad_y, z_all, scale, w0, w1, gw, None, None, keep if keep_surfaces else None
         )  # fmt: skip
-        grad_scale = (
-            None if scale is None else _scale_gradient(chosen, grad_y.contiguous(), y.contiguous(), scale, dims)
-        )
+        grad_scale = None if scale is None else _scale_gradient(chosen, grad_y, y, scale, dims)
     if not keep_surfaces:
         return InputGradient(grad_u0, grad_scale, None, None)
     shape = (dims.n_gated, dims.n_focus, dims.n_edge)
