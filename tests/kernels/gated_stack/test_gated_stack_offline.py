@@ -41,6 +41,22 @@ def test_wide_panel_needs_more_registers_than_there_are(monkeypatch):
     assert resources.resources(scalar).stack_bytes > MOST_STACK
 
 
+def test_compiler_contracts_nothing(monkeypatch):
+    """The compiler would turn ``g p - high(g p)`` into one operation, which the relay's rounded ``g p`` cannot be."""
+    _, vector = offline.compile_layer("panel", DIMS, "tf32x3").values()
+    assert "fma.rn.f32" not in vector.asm["ptx"]
+    # Control: left to itself, it does.
+    real = offline.Launcher.specify
+
+    def fusing(self, name, **constants):
+        kernel, grid, everything = real(self, name, **constants)
+        return kernel, grid, everything | {"enable_fp_fusion": True}
+
+    monkeypatch.setattr(offline.Launcher, "specify", fusing)
+    _, vector = offline.compile_layer("panel", DIMS, "tf32x3").values()
+    assert "fma.rn.f32" in vector.asm["ptx"]
+
+
 @pytest.mark.parametrize("path", ["relay", "fused", "panel", "forward"])
 def test_no_product_is_in_flight_when_its_operand_is_overwritten(path):
     """A loop would end with a tensor-core product in flight that reads registers the next turn overwrites.
