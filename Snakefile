@@ -19,4 +19,4 @@ rule all:
     input:
         "results/summary.csv",
         every_figure(),
-        every_sample_file(),
+        every_data_file(),

@@ -16,7 +16,7 @@ import csv
 import os
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -29,12 +29,12 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from interleave import interleave
 
-from scaffold import atomic, provenance
+from scaffold import atomic, provenance, rng
 from scaffold.config import RunConfig
 from scaffold.dataset import voxelize
 from scaffold.dataset.plan import make_plan
 from scaffold.dataset.render import render_part
-from scaffold.fractals import ifs, rng, search
+from scaffold.fractals import ifs, search
 from scaffold.fractals.instances import generate_instances
 from scaffold.parallel.team import Solo
 
@@ -173,59 +173,72 @@ class Report:
             print(*(f"{row[name]:>16}" for name in COLUMNS), flush=True)
 
 
-def benchmark(scratch: Path) -> list[dict[str, Any]]:
-    """Run all steps; return the rows of the table."""
-    report = Report()
-    config = RunConfig(problem_scale=7, seed=SEED)
-    candidates = 600
+def time_search(report: Report, scale: int, repeats: int) -> None:
+    """Time the judging of candidates."""
+    config, candidates = RunConfig(problem_scale=scale, seed=SEED), 600
     assert plain_search(config, candidates) == our_search(config, candidates), "the arms accept other categories"
     report.step(
-        "search", 7, "candidates/s", candidates, 7,
+        "search", scale, "candidates/s", candidates, repeats,
         lambda: plain_search(config, candidates), lambda: our_search(config, candidates),
     )  # fmt: skip
 
-    params = search.find_categories(config).params[0]
+
+def time_points(report: Report, params: NDArray[np.float64], scale: int, repeats: int) -> None:
+    """Time the chaos game alone, in one long cloud."""
     n, key = 4_000_000, rng.key(SEED, "benchmark")
     report.step(
-        "points", 7, "points/s", n, 7,
+        "points", scale, "points/s", n, repeats,
         lambda: play_numba_random(params, n), lambda: ifs.points(params, n, key),
     )  # fmt: skip
 
-    for scale in (7, 8):
-        config = RunConfig(problem_scale=scale, seed=SEED)
-        cloud = ifs.points(params, config.point_num, key).astype(np.float32)
-        edge = config.vol_size
-        mask = np.zeros((edge, edge, edge), np.uint16)
-        assert np.array_equal(plain_voxels(cloud, edge), voxelize.voxels(cloud, edge)), "the arms paint other voxels"
 
-        def paint(cloud: NDArray[np.float32] = cloud, edge: int = edge, mask: NDArray[np.uint16] = mask) -> None:
-            voxelize.paint(mask, cloud, voxelize.frame(cloud, edge), 1)
+def time_voxelization(report: Report, params: NDArray[np.float64], scale: int, repeats: int) -> None:
+    """Time the painting of one cloud."""
+    config = RunConfig(problem_scale=scale, seed=SEED)
+    cloud = ifs.points(params, config.point_num, rng.key(SEED, "benchmark")).astype(np.float32)
+    edge = config.vol_size
+    mask = np.zeros((edge, edge, edge), np.uint16)
+    assert np.array_equal(plain_voxels(cloud, edge), voxelize.voxels(cloud, edge)), "the arms paint other voxels"
+    report.step(
+        "voxelize", scale, "points/s", len(cloud), 2 * repeats + 1,
+        lambda: plain_voxels(cloud, edge),
+        lambda: voxelize.paint(mask, cloud, voxelize.frame(cloud, edge), 1),
+    )  # fmt: skip
 
-        report.step(
-            "voxelize", scale, "points/s", len(cloud), 15,
-            lambda cloud=cloud, edge=edge: plain_voxels(cloud, edge), paint,
-        )  # fmt: skip
 
-    for scale, instances_used in ((7, 6), (8, 3)):
-        config = RunConfig(
-            problem_scale=scale, seed=SEED, n_categories=2, n_instances_used_per_fractal=instances_used, val_split=50
-        )
-        library = search.find_categories(config)
-        clouds, ours, plain = (scratch / f"{name}{scale}" for name in ("clouds", "ours", "plain"))
-        plain.mkdir()
-        for category in range(config.n_categories):
-            target = clouds / f"{category}.npy"
-            generate_instances(config, library.params[category], category, target)
-        render_part(config, 0, clouds, ours, Solo())
-        plain_render(config, clouds, plain, durable=False)
-        masks = np.load(ours / "masks.npy", mmap_mode="r")
-        assert all(np.array_equal(masks[v], np.load(plain / f"{v}_mask.npy")) for v in range(config.n_volumes))
-        report.step(
-            "render", scale, "voxels/s", config.n_volumes * config.vol_size**3, 7,
-            partial(plain_render, config, clouds, plain, durable=False),
-            partial(render_part, config, 0, clouds, ours, Solo()),
-            **{"straightforward, on disk": partial(plain_render, config, clouds, plain, durable=True)},
-        )  # fmt: skip
+def time_rendering(report: Report, scale: int, repeats: int, scratch: Path) -> None:
+    """Time clouds to files, in ``scratch``."""
+    config = RunConfig(
+        problem_scale=scale, seed=SEED, n_categories=2,
+        n_instances_used_per_fractal=6 if scale < 8 else 3, val_split=50,
+    )  # fmt: skip
+    library = search.find_categories(config)
+    clouds, ours, plain = (scratch / f"{name}{scale}" for name in ("clouds", "ours", "plain"))
+    plain.mkdir()
+    for category in range(config.n_categories):
+        generate_instances(config, library.params[category], category, clouds / f"{category}.npy")
+    render_part(config, 0, clouds, ours, Solo())
+    plain_render(config, clouds, plain, durable=False)
+    masks = np.load(ours / "masks.npy", mmap_mode="r")
+    assert all(np.array_equal(masks[v], np.load(plain / f"{v}_mask.npy")) for v in range(config.n_volumes))
+    report.step(
+        "render", scale, "voxels/s", config.n_volumes * config.vol_size**3, repeats,
+        partial(plain_render, config, clouds, plain, durable=False),
+        partial(render_part, config, 0, clouds, ours, Solo()),
+        **{"straightforward, on disk": partial(plain_render, config, clouds, plain, durable=True)},
+    )  # fmt: skip
+
+
+def benchmark(scratch: Path, scales: Sequence[int], repeats: int) -> list[dict[str, Any]]:
+    """Run all steps, those that do not grow with the volume at the first scale only; return the rows of the table."""
+    report = Report()
+    time_search(report, scales[0], repeats)
+    params = search.find_categories(RunConfig(problem_scale=scales[0], seed=SEED)).params[0]
+    time_points(report, params, scales[0], repeats)
+    for scale in scales:
+        time_voxelization(report, params, scale, repeats)
+    for scale in scales:
+        time_rendering(report, scale, repeats, scratch)
     return report.rows
 
 
@@ -234,10 +247,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("output", type=Path, help="CSV file to write")
     parser.add_argument("--scratch", type=Path, help="folder on the disk to measure (default: the temporary one)")
+    parser.add_argument("--scales", type=int, nargs="+", default=[7, 8], metavar="S", help="default: 7 8")
+    parser.add_argument("--repeats", type=int, default=7, metavar="N", help="rounds of each step (default: 7)")
     arguments = parser.parse_args()
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     with tempfile.TemporaryDirectory(dir=arguments.scratch) as scratch:
-        rows = benchmark(Path(scratch))
+        rows = benchmark(Path(scratch), arguments.scales, arguments.repeats)
     with atomic.write(arguments.output, "w") as file:
         writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
         writer.writeheader()

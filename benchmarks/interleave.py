@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+import numpy as np
+
 
 @dataclass(frozen=True)
 class Timing:
@@ -43,5 +45,5 @@ def interleave(arms: Mapping[str, Callable[[], object]], repeats: int) -> tuple[
 
 
 def _summarise(values: list[float]) -> Timing:
-    low, median, high = statistics.quantiles(values, n=4, method="inclusive")
+    low, median, high = np.percentile(values, [25, 50, 75]).tolist()
     return Timing(median, low, high)

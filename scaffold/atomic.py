@@ -36,12 +36,23 @@ def commit(temporary: Path, path: Path) -> None:
     Raises:
         WriteError: the file system refused (full, quota, read-only); ``path`` is as it was.
     """
-    try:
+    with refusals(path):
         _fsync(temporary, os.O_RDWR)
         os.replace(temporary, path)
         _fsync(path.parent, os.O_RDONLY)
+
+
+@contextmanager
+def refusals(path: Path) -> Iterator[None]:
+    """Tell in the user's terms what the file system refuses inside the block, which prepares ``path``.
+
+    Raises:
+        WriteError: in place of any ``OSError``.
+    """
+    try:
+        yield
     except OSError as error:
-        raise write_error(path, error) from error
+        raise _worded(path, error) from error
 
 
 @contextmanager
@@ -68,18 +79,12 @@ def write(path: str | os.PathLike[str], mode: str = "wb") -> Iterator[IO[Any]]:
     except OSError as error:
         ours = {None, str(temporary), *(str(folder) for folder in target.parents)}
         if error.filename in ours:
-            raise write_error(target, error) from error
+            raise _worded(target, error) from error
         raise
     finally:
         # Where the folder could not be made there is nothing to remove either.
         with suppress(OSError):
             temporary.unlink()
-
-
-def write_bytes(path: str | os.PathLike[str], content: bytes) -> None:
-    """Write ``content`` to ``path`` atomically."""
-    with write(path) as file:
-        file.write(content)
 
 
 def write_text(path: str | os.PathLike[str], content: str) -> None:
@@ -129,8 +134,7 @@ def _fsync(path: Path, flags: int) -> None:
         os.close(descriptor)
 
 
-def write_error(path: Path, error: OSError) -> WriteError:
-    """Return ``error``, met while writing ``path``, in the user's terms; for writers of :func:`temporary_path`."""
+def _worded(path: Path, error: OSError) -> WriteError:
     hints = {
         errno.ENOSPC: "the disk is full: free some space, then run the same command again",
         errno.EDQUOT: "the quota is used up: free some space, then run the same command again",

@@ -62,6 +62,7 @@ def run(command: list[str], log: Path) -> int:
         open(sys.stdout.fileno(), "wb", buffering=0, closefd=False) as console,
     ):
         sinks = (latest, kept, console)
+        signals = _Forwarded()
         try:
             # Its own process group, so that ending it reaches an MPI launcher's helpers too.
             child = subprocess.Popen(
@@ -71,18 +72,41 @@ def run(command: list[str], log: Path) -> int:
             message = f"cannot start {command[0]}: {error.strerror}\n".encode()
             _copy([message], *sinks)
             return 127 if isinstance(error, FileNotFoundError) else 126
+        signals.to(child)
         assert child.stdout is not None  # noqa: S101 - a pipe was asked for
-
-        def forward(signum: int, _frame: FrameType | None) -> None:
-            child.send_signal(signum)
-
-        for signum in _FORWARDED:
-            signal.signal(signum, forward)
         copier = threading.Thread(target=_copy, args=(child.stdout, *sinks), daemon=True)
         copier.start()
         code = _wait(child, parent)
         copier.join(_DRAIN_S)
     return code if code >= 0 else 128 - code
+
+
+class _Forwarded:
+    """The signals that this process gets, passed on to its child; from before there is one.
+
+    A signal between the start of the child and the handling of signals would end this process and
+    leave the child behind. What was ignored (as by ``nohup``) stays so, for the child too.
+    """
+
+    def __init__(self) -> None:
+        self._child: subprocess.Popen[bytes] | None = None
+        self._waiting: list[int] = []
+        for signum in _FORWARDED:
+            if signal.getsignal(signum) is not signal.SIG_IGN:
+                signal.signal(signum, self._forward)
+
+    def to(self, child: subprocess.Popen[bytes]) -> None:
+        """Pass on to ``child`` what has come, and what will."""
+        self._child = child
+        self._deliver()
+
+    def _forward(self, signum: int, _frame: FrameType | None) -> None:
+        self._waiting.append(signum)
+        self._deliver()
+
+    def _deliver(self) -> None:
+        while self._child is not None and self._waiting:
+            self._child.send_signal(self._waiting.pop(0))
 
 
 def _next_attempt(log: Path) -> FileIO:

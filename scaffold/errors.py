@@ -6,7 +6,7 @@ traceback is printed only for what is not a ``ScaffoldError``, since that is a d
 
 from __future__ import annotations
 
-from enum import IntEnum
+from enum import IntEnum, StrEnum
 
 
 class ExitCode(IntEnum):
@@ -25,6 +25,23 @@ class ExitCode(IntEnum):
     """Writing failed (disk full, quota, permissions); older files are intact."""
     RUN_AGAIN = 75
     """Stopped before the end (time limit, signal) with everything saved: run the same command again."""
+
+
+class Ending(StrEnum):
+    """Why an attempt at a training ended."""
+
+    CONVERGED = "converged"
+    USED_UP = "epochs used up"
+    PUBLISHED = "published"
+    """Nothing was left to train: an earlier attempt's result was written again."""
+    SIGNAL = "signal"
+    """Asked to stop, by a scheduler or a person."""
+    TIME_LIMIT = "time limit"
+    LOST_RANK = "lost rank"
+    """Another rank was killed or no longer answered."""
+    KILLED = "killed"
+    """No end was recorded."""
+    FAILED = "failed"
 
 
 class ScaffoldError(Exception):
@@ -71,6 +88,18 @@ class WriteError(ScaffoldError):
 
 
 class StoppedError(ScaffoldError):
-    """Work stopped on request (signal, time limit) after saving; run the same command again."""
+    """Work stopped on request after saving; run the same command again.
+
+    Args:
+        message: for the user.
+        ending: the kind of request: ``SIGNAL`` or ``TIME_LIMIT``.
+    """
 
     exit_code = ExitCode.RUN_AGAIN
+
+    def __init__(self, message: str, ending: Ending = Ending.SIGNAL) -> None:
+        self.ending = ending
+        super().__init__(message)
+
+    def __reduce__(self) -> tuple[type[StoppedError], tuple[str, Ending]]:
+        return type(self), (str(self), self.ending)

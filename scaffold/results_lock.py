@@ -22,7 +22,7 @@ _UNSUPPORTED = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP)
 
 
 class ResultsLock:
-    """An exclusive lock on a results folder, from :meth:`acquire` to :meth:`release` or the end of the process.
+    """An exclusive lock on a results folder, from :meth:`acquire` to the end of the process.
 
     Args:
         results: the folder; ``acquire`` makes it if it is missing.
@@ -60,19 +60,6 @@ class ResultsLock:
         file.write(f"host {socket.gethostname()}, pid {os.getpid()}, since {provenance.now()}\n")
         file.flush()
         self._file = file
-
-    def __enter__(self) -> ResultsLock:
-        self.acquire()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.release()
-
-    def release(self) -> None:
-        """Let others have the folder."""
-        if self._file is not None:
-            self._file.close()
-            self._file = None
 
     def _open(self) -> IO[str]:
         try:

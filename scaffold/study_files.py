@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import logging
 import os
 import sys
@@ -10,8 +11,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from scaffold import atomic
-from scaffold.config import Job, Study
+from scaffold.config import Job, Study, training_identity
 from scaffold.config.yamlfile import load_yaml
 from scaffold.errors import UserError
 
@@ -32,7 +35,8 @@ def read_study(
     Args:
         default: the workflow's own ``configfile:``.
         command_line_files: those of ``--configfile``; several are merged, later ones winning.
-        command_line_keys: the mapping of ``--config``, which wins over all files.
+        command_line_keys: the mapping of ``--config``, which wins over all files. Snakemake gives the
+            types of the outermost values alone and leaves all others as text.
         replaced: whether ``--replace-workflow-config`` was given.
 
     Raises:
@@ -51,7 +55,7 @@ def read_study(
     content: dict[str, Any] = {}
     for file in files:
         content = _merged(content, load_yaml(Path(file))[1])
-    content = _merged(content, command_line_keys)
+    content = _merged(content, _typed(command_line_keys))
     return Study.from_mapping(content, " + ".join([*files, *(["--config"] if command_line_keys else [])]))
 
 
@@ -68,6 +72,15 @@ def write_resolved(study: Study, results: Path) -> None:
 def training_folder(results: Path, job: Job) -> Path:
     """Return the folder of one training."""
     return results / "runs" / job.run / f"ranks{job.ranks}" / f"seed{job.seed}"
+
+
+def is_trained(results: Path, job: Job) -> bool:
+    """Return whether ``job`` has published a result, with the settings and code versions of today."""
+    try:
+        result = json.loads((training_folder(results, job) / "result.json").read_bytes())
+        return bool(result["training_identity"] == training_identity(job.config))
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
 
 
 def seal_finished(study: Study, results: Path) -> None:
@@ -100,6 +113,21 @@ def _shown(path: str | os.PathLike[str]) -> str:
     """Return ``path`` relative to the working directory where it lies below it."""
     absolute = Path(path).absolute()
     return str(absolute.relative_to(Path.cwd()) if absolute.is_relative_to(Path.cwd()) else absolute)
+
+
+def _typed(value: Any) -> Any:
+    """Return ``value`` with every text in it as the scalar that it is in a YAML file."""
+    if isinstance(value, Mapping):
+        return {key: _typed(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_typed(inner) for inner in value]
+    if not isinstance(value, str):
+        return value
+    try:
+        typed = yaml.safe_load(value)
+    except yaml.YAMLError:
+        return value
+    return value if isinstance(typed, Mapping | list) else typed
 
 
 def _merged(base: Any, over: Any) -> Any:

@@ -39,7 +39,8 @@ def alone(path):
 def test_new_content_replaces_the_old(target):
     atomic.write_text(target, "new äöü")
     assert target.read_bytes() == "new äöü".encode()
-    atomic.write_bytes(target, b"\x00\x01")
+    with atomic.write(target) as file:
+        file.write(b"\x00\x01")
     assert target.read_bytes() == b"\x00\x01"
     assert alone(target)
 
@@ -143,9 +144,9 @@ def test_full_disk_leaves_the_old_file_and_says_so(target):
         from scaffold import atomic
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
-        atomic.write_bytes(sys.argv[1], b"x" * 4096)
+        atomic.write_text(sys.argv[1], "x" * 4096)
         try:
-            atomic.write_bytes(sys.argv[1], b"x" * 5000)
+            atomic.write_text(sys.argv[1], "x" * 5000)
         except atomic.WriteError as error:
             print(error)
             sys.exit(int(error.exit_code))
@@ -269,7 +270,7 @@ def test_a_reader_never_sees_a_part(target):
         from scaffold import atomic
         print("ready", flush=True)
         for i in range(40):
-            atomic.write_bytes(sys.argv[1], sys.argv[2].encode() * (50_000 + 1000 * i))
+            atomic.write_text(sys.argv[1], sys.argv[2] * (50_000 + 1000 * i))
     """
     writers = [start(code, target, letter) for letter in "abc"]
     seen = set()

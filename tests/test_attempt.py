@@ -81,6 +81,33 @@ def test_stop_signal_reaches_the_command(tmp_path: Path) -> None:
         assert process.wait(10) == 75
 
 
+def test_stop_signal_amid_the_start_reaches_the_command(tmp_path: Path) -> None:
+    """A signal that ends the attempt alone leaves a training behind that nobody can stop or wait for."""
+    child = "import time; print('ready', flush=True); time.sleep(60)"
+    # The signal comes when the child is there and Popen has not returned yet.
+    script = (
+        "import os, signal, subprocess, sys; from pathlib import Path; from scaffold.attempt import run\n"
+        "class Popen(subprocess.Popen):\n"
+        "    def __init__(self, *args, **kwargs):\n"
+        "        super().__init__(*args, **kwargs)\n"
+        "        os.kill(os.getpid(), signal.SIGTERM)\n"
+        "subprocess.Popen = Popen\n"
+        "raise SystemExit(run(sys.argv[2:], Path(sys.argv[1])))"
+    )
+    command = [sys.executable, "-c", script, str(tmp_path / "log"), sys.executable, "-c", child]
+    assert subprocess.run(command, check=False, timeout=20).returncode == 128 + signal.SIGTERM
+
+
+def test_ignored_signal_stays_ignored(tmp_path: Path) -> None:
+    """A training started under nohup must survive the end of its terminal."""
+    script = "import signal; raise SystemExit(signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN)"
+    done = subprocess.run(
+        attempt(tmp_path / "log", sys.executable, "-c", script),
+        check=False, preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN),
+    )  # fmt: skip
+    assert done.returncode == 0
+
+
 @pytest.mark.faults
 def test_full_disk_does_not_hold_the_command_up(tmp_path: Path) -> None:
     """A log that cannot be written must not leave the command waiting for a reader."""

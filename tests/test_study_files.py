@@ -1,5 +1,6 @@
 """Reading the study that a Snakemake command names."""
 
+import json
 import os
 import shutil
 import sys
@@ -8,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from scaffold import study_files
-from scaffold.config import ConfigError, Study
+from scaffold.config import ConfigError, Study, training_identity
 from scaffold.errors import UserError
 
 DEFAULT = "defaults: {problem_scale: 5}\nruns: {tiny: {ranks: [1, 2]}}\n"
@@ -53,6 +54,18 @@ def test_command_line_keys_win(folder: Path) -> None:
     assert study.runs["tiny"].ranks == [1, 2]
 
 
+def test_command_line_values_have_their_types(folder: Path) -> None:
+    """Snakemake leaves what is nested in --config as text, and a number in quotes is no number."""
+    study = read(
+        defaults={"seed": "7", "torch_amp": "false", "max_runtime": "", "starting_learning_rate": "2.0e-3"},
+        runs={"tiny": {"ranks": ["1", "4"], "optimizer": "SGD"}},
+    )
+    config = study.runs["tiny"].config
+    assert (config.seed, config.torch_amp, config.max_runtime, config.optimizer) == (7, False, None, "SGD")
+    assert config.starting_learning_rate == 0.002
+    assert study.runs["tiny"].ranks == [1, 4]
+
+
 def test_wrong_command_line_key_is_named(folder: Path) -> None:
     """An error of --config must not send the user to look into the file."""
     with pytest.raises(ConfigError, match=r"default\.yaml \+ --config: 1 problem"):
@@ -95,3 +108,17 @@ def test_source_digest_sees_every_file(tmp_path: Path) -> None:
         digests.append(study_files.source_digest(package, script))
     assert len(set(digests[:5])) == 5
     assert digests[5] == digests[4]
+
+
+def test_trained_is_what_has_the_result_of_these_settings(folder: Path) -> None:
+    """Taken for trained by mistake, a training does not wait for its data; the other way, it is repeated."""
+    job = read().jobs()[0]
+    result = study_files.training_folder(folder, job) / "result.json"
+    assert not study_files.is_trained(folder, job)
+    result.parent.mkdir(parents=True)
+    for content in ("", "[]", "{}", '{"training_identity": "0123456789ab"}'):
+        result.write_text(content)
+        assert not study_files.is_trained(folder, job)
+    result.write_text(json.dumps({"training_identity": training_identity(job.config)}))
+    assert study_files.is_trained(folder, job)
+    assert not study_files.is_trained(folder, read(defaults={"optimizer": "SGD"}).jobs()[0])

@@ -10,7 +10,7 @@ from typing import Any
 
 from scaffold.config import RunConfig, RunSpec, Study, dataset_name, library_name
 from scaffold.errors import UserError
-from scaffold.parallel.mpi import team
+from scaffold.parallel.mpi import check_size, world
 from scaffold.parallel.team import RankError, Team
 from scaffold.progress import setup_logging
 
@@ -43,6 +43,17 @@ def add_ranks_argument(parser: argparse.ArgumentParser) -> None:
         "--ranks", type=int, default=1, metavar="N",
         help="number of ranks that the launcher starts; anything else is refused",
     )  # fmt: skip
+
+
+def add_threads_argument(parser: argparse.ArgumentParser, meaning: str) -> None:
+    """Add ``--threads``, at least 1."""
+    parser.add_argument("--threads", type=_at_least_one, default=1, metavar="T", help=meaning)
+
+
+def _at_least_one(text: str) -> int:
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not an integer of at least 1")
+    return int(text)
 
 
 def load_study(arguments: argparse.Namespace) -> Study:
@@ -88,18 +99,31 @@ def joined_team(arguments: argparse.Namespace) -> Iterator[Team]:
     """Yield the team of ``--ranks`` processes; what all of them raise together, rank 0 alone tells.
 
     Raises:
-        UserError: the launcher started another number of ranks.
+        SystemExit: on several ranks, after a :class:`RankError`, with its exit code: the launcher
+            started another number of ranks, or one failed in the block.
+    """
+    members = world(arguments.ranks)
+    setup_logging(members.rank, arguments.verbose)
+    with told_once(arguments.verb, members):
+        with members.together("starting"):
+            check_size(members.size, arguments.ranks)
+        yield members
+
+
+@contextmanager
+def told_once(verb: str, members: Team) -> Iterator[None]:
+    """Let rank 0 alone tell what all ``members`` raise together in the block, and leave.
+
+    Raises:
         SystemExit: on several ranks, after a :class:`RankError`, with its exit code.
     """
-    members = team(arguments.ranks)
-    setup_logging(members.rank, arguments.verbose)
     try:
-        yield members
+        yield
     except RankError as error:
         if members.size == 1:
             raise
         if members.rank == 0:
-            print(f"scaffold {arguments.verb}: {error}", file=sys.stderr, flush=True)
+            print(f"scaffold {verb}: {error}", file=sys.stderr, flush=True)
         # None leaves before rank 0 has spoken: under `-m mpi4py` the first to exit with an error aborts the others.
         members.barrier()
         raise SystemExit(int(error.exit_code)) from error

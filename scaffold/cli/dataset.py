@@ -6,7 +6,15 @@ import argparse
 import logging
 from pathlib import Path
 
-from scaffold.cli.common import Verbs, add_ranks_argument, add_selection_arguments, add_verb, joined_team, select_config
+from scaffold.cli.common import (
+    Verbs,
+    add_ranks_argument,
+    add_selection_arguments,
+    add_threads_argument,
+    add_verb,
+    joined_team,
+    select_config,
+)
 from scaffold.errors import ExitCode
 
 _log = logging.getLogger(__name__)
@@ -29,7 +37,7 @@ def register(verbs: Verbs) -> None:
     summary = "Read every byte of a data set and name each missing, truncated or altered file and sample."
     verify = add_verb(verbs, "verify-dataset", _verify, summary)
     verify.add_argument("directory", type=Path, metavar="DIR", help="folder with the meta.yaml")
-    verify.add_argument("--threads", type=int, default=1, metavar="N", help="parts read at the same time")
+    add_threads_argument(verify, "parts read at the same time")
 
 
 def _render(arguments: argparse.Namespace) -> None:
@@ -55,8 +63,9 @@ def _publish(arguments: argparse.Namespace) -> None:
 
 
 def _verify(arguments: argparse.Namespace) -> int:
-    from scaffold.dataset.layout import INDEX, rebuild_command
+    from scaffold.dataset.layout import INDEX
     from scaffold.dataset.verify import verify
+    from scaffold.remedy import rebuild_command
 
     findings = verify(arguments.directory, arguments.threads)
     for finding in findings:

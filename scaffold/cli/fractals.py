@@ -6,7 +6,15 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from scaffold.cli.common import Verbs, add_ranks_argument, add_selection_arguments, add_verb, joined_team, select_config
+from scaffold.cli.common import (
+    Verbs,
+    add_ranks_argument,
+    add_selection_arguments,
+    add_threads_argument,
+    add_verb,
+    joined_team,
+    select_config,
+)
 from scaffold.errors import UserError
 
 if TYPE_CHECKING:
@@ -39,13 +47,7 @@ def register(verbs: Verbs) -> None:
 
 def _add_workers(parser: argparse.ArgumentParser) -> None:
     add_ranks_argument(parser)
-    parser.add_argument("--threads", type=_at_least_one, default=1, metavar="T", help="threads of each rank")
-
-
-def _at_least_one(text: str) -> int:
-    if not text.isdigit() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not an integer of at least 1")
-    return int(text)
+    add_threads_argument(parser, "threads of each rank")
 
 
 def _search(arguments: argparse.Namespace) -> None:

@@ -26,7 +26,9 @@ def register(verbs: Verbs) -> None:
 
     summary = add_verb(verbs, "summary", _summary, "Show the summary of a study, or write it from fom.json files.")
     summary.add_argument("summary", metavar="FILE", help="results/summary.csv")
-    summary.add_argument("--foms", nargs="+", metavar="FOM", help="write FILE from these fom.json first")
+    summary.add_argument(
+        "--foms", nargs="+", metavar="FOM", help="write FILE from these fom.json, instead of showing it"
+    )
 
     compare = add_verb(
         verbs, "compare", _compare,
@@ -55,7 +57,9 @@ def _summary(arguments: argparse.Namespace) -> None:
     path = Path(arguments.summary)
     if arguments.foms:
         write_summary(map(Path, arguments.foms), path)
-    show_summary(path, _console())
+        print(f"{path}: the summary of {len(arguments.foms)} figures of merit")
+    else:
+        show_summary(path, _console())
 
 
 def _compare(arguments: argparse.Namespace) -> int:

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from scaffold.cli.common import Verbs, add_ranks_argument, add_study_arguments, add_verb, load_study
+from scaffold.cli.common import Verbs, add_ranks_argument, add_study_arguments, add_verb, load_study, told_once
 from scaffold.errors import ScaffoldError, UserError
 
 if TYPE_CHECKING:
@@ -43,9 +43,12 @@ def _train(arguments: argparse.Namespace) -> None:
     from scaffold.parallel import ending, launch
     from scaffold.progress import setup_logging
 
-    _check(arguments)
-    context = launch.join(arguments.ranks, arguments.threads)
-    setup_logging(context.rank, arguments.verbose)
+    world = launch.world(arguments.ranks)
+    setup_logging(world.rank, arguments.verbose)
+    with told_once(arguments.verb, world):
+        with world.together("reading the arguments"):
+            _check(arguments)
+        context = launch.join(world, arguments.ranks, arguments.threads)
     try:
         job = context.share(lambda: _job(arguments), "reading the study")
     except ScaffoldError as error:
@@ -81,7 +84,7 @@ def _job(arguments: argparse.Namespace) -> Job:
 
     study = load_study(arguments)
     spec = study.run(arguments.run)
-    name = next(name for name, known in study.runs.items() if known is spec)
+    name = arguments.run or next(iter(study.runs))
     problems = cross_check(spec.config, arguments.ranks)
     if problems:
         raise ConfigError(arguments.config, problems)

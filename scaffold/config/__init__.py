@@ -16,7 +16,7 @@ from scaffold.config.identity import (
 from scaffold.config.keys import KeyInfo, iter_keys, stage_version
 from scaffold.config.problems import ConfigError, Problem
 from scaffold.config.run import INSTANCES_PER_CATEGORY, RunConfig
-from scaffold.config.study import Job, Resources, RunSpec, Study, resolved
+from scaffold.config.study import Job, Resources, RunSpec, Study
 
 __all__ = [
     "INSTANCES_PER_CATEGORY",
@@ -33,7 +33,6 @@ __all__ = [
     "iter_keys",
     "library_name",
     "must_match",
-    "resolved",
     "resume_identity",
     "stage_version",
     "training_identity",

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from scaffold.config.problems import Problem
 from scaffold.config.run import RunConfig
+from scaffold.wording import count
 
 # The reader hands dense masks out as int16, which every device can index with.
 _MAX_LABEL = {"dense": 32767, "labels": 255}
@@ -93,14 +94,13 @@ def _ranks(config: RunConfig, ranks: int) -> Iterator[Problem]:
         return
     batch = config.local_batch_size * (ranks // config.total_shards)
     short = [
-        f"{count} {name} volumes"
-        for name, count in (("training", config.n_training), ("validation", config.n_validation))
-        if batch > count
+        f"{number} {name} volumes"
+        for name, number in (("training", config.n_training), ("validation", config.n_validation))
+        if batch > number
     ]
     if short:
         yield Problem(
             "local_batch_size",
             str(config.local_batch_size),
-            f"the global batch of {batch} on {ranks} rank{'s' if ranks != 1 else ''} exceeds the"
-            f" {' and the '.join(short)}",
+            f"the global batch of {batch} on {count(ranks, 'rank')} exceeds the {' and the '.join(short)}",
         )

@@ -10,9 +10,8 @@ import hashlib
 import json
 from typing import Any
 
-from scaffold.config.keys import iter_keys, stage_version, value_of
+from scaffold.config.keys import STAGE_VERSIONS, iter_keys, stage_version, value_of
 from scaffold.config.run import RunConfig
-from scaffold.config.study import settings_of
 
 
 def digest(content: Any) -> str:
@@ -21,15 +20,25 @@ def digest(content: Any) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
+def settings_of(config: RunConfig, *stages: str) -> dict[str, Any]:
+    """Return the dotted keys of ``config`` whose stage is among ``stages``, with their values."""
+    return {dotted: value_of(config, dotted) for dotted, _, info in iter_keys(RunConfig) if info.stage in stages}
+
+
+def versions_of(*stages: str) -> dict[str, int]:
+    """Return the code versions of ``stages``, as ``version.STAGE``."""
+    return {f"version.{stage}": stage_version(stage) for stage in stages}
+
+
 def library_settings(config: RunConfig) -> dict[str, Any]:
     """Return what defines a library of categories: the search keys and the search's code version."""
-    return {**settings_of(config, "search"), "version.search": stage_version("search")}
+    return {**settings_of(config, "search"), **versions_of("search")}
 
 
 def dataset_settings(config: RunConfig) -> dict[str, Any]:
     """Return what defines a data set: keys and code versions of every stage up to it."""
-    settings = settings_of(config, "search", "instances", "dataset")
-    return {**settings, **{f"version.{stage}": stage_version(stage) for stage in ("search", "instances", "dataset")}}
+    stages = ("search", "instances", "dataset")
+    return {**settings_of(config, *stages), **versions_of(*stages)}
 
 
 def library_name(config: RunConfig) -> str:
@@ -56,9 +65,7 @@ def training_identity(config: RunConfig) -> str:
     Two trainings with equal identity, ranks and seed give the same result; when it changes, the
     published result is out of date.
     """
-    return digest(
-        {"data": dataset_settings(config), **settings_of(config, "train"), "version.train": stage_version("train")}
-    )
+    return digest({"data": dataset_settings(config), **settings_of(config, "train"), **versions_of("train")})
 
 
 def resume_identity(config: RunConfig) -> str:
@@ -72,15 +79,17 @@ def resume_identity(config: RunConfig) -> str:
         for dotted, _, info in iter_keys(RunConfig)
         if info.stage == "train" and not info.resume
     }
-    return digest({"data": dataset_settings(config), **fixed, "version.train": stage_version("train")})
+    return digest({"data": dataset_settings(config), **fixed, **versions_of("train")})
 
 
 def must_match(config: RunConfig) -> dict[str, Any]:
-    """Return the keys, with values, that must be equal for two figures of merit to be comparable.
+    """Return what must be equal, with values, for two figures of merit to be comparable.
 
-    Per-shard normalisation statistics change the mathematics, hence sharding belongs to them there.
+    That is the keys which say so, and the code version of every stage: it is raised when a stage's result
+    changes, and equal settings then no longer mean the same data or the same training. Per-shard
+    normalisation statistics change the mathematics, hence sharding belongs to them there.
     """
     keys = {dotted: value_of(config, dotted) for dotted, _, info in iter_keys(RunConfig) if info.must_match}
     if config.group_norm_statistics == "local":
         keys["dc_num_shards"] = list(config.dc_num_shards)
-    return keys
+    return {**keys, **versions_of(*STAGE_VERSIONS)}

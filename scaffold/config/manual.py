@@ -10,7 +10,7 @@ from pydantic.fields import FieldInfo
 from scaffold.config.keys import iter_keys
 from scaffold.config.llnl import DROPPED
 from scaffold.config.run import RunConfig
-from scaffold.config.study import Resources
+from scaffold.config.study import Resources, RunSpec
 
 _INTRODUCTION = """\
 # Configuration
@@ -23,8 +23,8 @@ defaults, and `ranks:`, `seeds:`, `resources:`). Another study *replaces* the de
     snakemake --profile profiles/local --configfile config/scale7.yaml
 
 `scaffold check-config FILE` tells everything wrong with a file at once. `--set key=value` overrides a
-key on any `scaffold` verb that reads a study. A command-line `--set` beats the file, the file beats
-the default, and nothing else sets a key.
+key on any `scaffold` verb that reads a study, `--config 'defaults={key: value}'` in a Snakemake command.
+The command line beats the file, the file beats the default, and nothing else sets a key.
 
 * **stage**: the first stage whose result the key defines; changing it redoes that stage and what
   follows. Keys of stage `launch` change no result and redo nothing.
@@ -45,8 +45,6 @@ _LAUNCH = """
 
 | key | type | default | meaning |
 |---|---|---|---|
-| `ranks` | list of positive integers | `[1]` | rank counts that the run is trained with, one training each |
-| `seeds` | list of integers | `[seed]` | training seeds (weights, sample order); the data keep `seed` |
 """
 
 _DROPPED = """
@@ -68,6 +66,8 @@ def readme() -> str:
             f" {'must match' if info.must_match else 'free'} | {'yes' if info.resume else 'no'} | {info.meaning} |"
         )
     lines.append(_LAUNCH.rstrip("\n"))
+    for name, kind, default in (("ranks", "positive integers", "[1]"), ("seeds", "integers", "[seed]")):
+        lines.append(f"| `{name}` | list of {kind} | `{default}` | {RunSpec.model_fields[name].description} |")
     for name, field in Resources.model_fields.items():
         lines.append(f"| `resources.{name}` | integer | `{field.default}` | {field.description} |")
     lines.append(_DROPPED.rstrip("\n"))
@@ -77,14 +77,10 @@ def readme() -> str:
 
 def schema() -> dict[str, Any]:
     """Return the JSON schema of a study file, for editors."""
-    run = RunConfig.model_json_schema(ref_template="#/$defs/{model}")
-    definitions = run.pop("$defs", {})
-    resources = Resources.model_json_schema()
-    launch = {
-        "ranks": {"type": "array", "items": {"type": "integer", "minimum": 1}, "minItems": 1},
-        "seeds": {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 1},
-        "resources": resources,
-    }
+    spec = RunSpec.model_json_schema()
+    definitions = spec["$defs"]
+    run = definitions.pop(RunConfig.__name__)
+    launch = {name: node for name, node in spec["properties"].items() if name != "config"}
     entry = {**run, "properties": {**launch, **run["properties"]}}
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",

@@ -347,6 +347,16 @@ class RunConfig(BaseModel):
         return self.vol_size**3 * (3 * 4 + 2 if self.storage.image == "dense" else 1)
 
     @property
+    def dataset_bytes(self) -> int:
+        """Bytes of all stored samples."""
+        return self.n_volumes * self.volume_bytes
+
+    @property
+    def instances_bytes(self) -> int:
+        """Bytes of the clouds of all instances of all categories, three float32 a point."""
+        return self.n_categories * INSTANCES_PER_CATEGORY * self.point_num * 3 * 4
+
+    @property
     def volumes_per_part(self) -> int:
         """Samples per part of the data set: about 512 MiB, at most 64; a function of the content alone."""
         return min(max(_PART_BYTES // self.volume_bytes, 1), _PART_VOLUMES)

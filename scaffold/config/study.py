@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from scaffold.config import llnl
 from scaffold.config.checks import cross_check
-from scaffold.config.keys import iter_keys, value_of
+from scaffold.config.keys import iter_keys
 from scaffold.config.problems import ConfigError, Problem, from_validation, nearest, with_lines
 from scaffold.config.run import RunConfig
 from scaffold.config.yamlfile import key_lines, load_yaml
@@ -42,8 +42,14 @@ class RunSpec(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
     config: RunConfig
-    ranks: list[_PositiveInt] = Field(default_factory=lambda: [1], min_length=1)
-    seeds: list[Annotated[int, Field(ge=0, lt=2**63)]] = Field(min_length=1)
+    ranks: list[_PositiveInt] = Field(
+        default_factory=lambda: [1],
+        min_length=1,
+        description="rank counts that the run is trained with, one training each",
+    )
+    seeds: list[Annotated[int, Field(ge=0, lt=2**63)]] = Field(
+        min_length=1, description="training seeds (weights, sample order); the data keep `seed`"
+    )
     resources: Resources = Field(default_factory=Resources)
 
 
@@ -56,6 +62,11 @@ class Job:
     ranks: int
     seed: int
     resources: Resources
+
+    def resolved(self) -> dict[str, Any]:
+        """Return a study of this training alone, with every key written out; itself a valid study file."""
+        spec = RunSpec(config=self.config, ranks=[self.ranks], seeds=[self.seed], resources=self.resources)
+        return {"runs": {self.run: _flatten(spec)}}
 
 
 @dataclass(frozen=True)
@@ -146,10 +157,11 @@ class Study:
         return {"runs": {name: _flatten(spec) for name, spec in self.runs.items()}}
 
 
-def resolved(run: str, config: RunConfig, ranks: int, seed: int, resources: Resources) -> dict[str, Any]:
-    """Return a study of exactly one training, with every key written out; itself a valid study file."""
-    spec = RunSpec(config=config, ranks=[ranks], seeds=[seed], resources=resources)
-    return {"runs": {run: _flatten(spec)}}
+def merge(base: Any, over: Any) -> Any:
+    """Return ``over`` laid over ``base``: key by key where both are mappings, at any depth, else ``over`` alone."""
+    if not isinstance(base, Mapping) or not isinstance(over, Mapping):
+        return over
+    return {**base, **{key: merge(base.get(key), value) for key, value in over.items()}}
 
 
 def parse_overrides(overrides: Iterable[str]) -> tuple[dict[str, Any], list[Problem]]:
@@ -172,7 +184,7 @@ def parse_overrides(overrides: Iterable[str]) -> tuple[dict[str, Any], list[Prob
             wrong = _validate(single, "")[1]
             problems += [replace(problem, key=f"--set {problem.key}") for problem in wrong]
             if not wrong:
-                forced = _merge(forced, single)
+                forced = merge(forced, single)
     return forced, problems
 
 
@@ -227,7 +239,7 @@ def _resolve(
     """Resolve one run, and find what is wrong with it; ``defaults`` is None if they are wrong themselves."""
     prefix = f"runs.{name}"
     launch = {key: entry[key] for key in _LAUNCH_KEYS if key in entry}
-    keys = _merge(_merge(defaults or {}, {k: v for k, v in entry.items() if k not in launch}), forced)
+    keys = merge(merge(defaults or {}, {k: v for k, v in entry.items() if k not in launch}), forced)
     config, problems = _validate(keys, prefix, _LAUNCH_KEYS)
     # A config that is wrong is no reason to be silent about the launch keys.
     stand_in = config or RunConfig()
@@ -261,14 +273,6 @@ def _validate(
         return None, from_validation(error, prefix, known)
 
 
-def _merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    merged = dict(base)
-    for name, value in over.items():
-        nested = isinstance(value, Mapping) and isinstance(merged.get(name), Mapping)
-        merged[name] = _merge(merged[name], value) if nested else value
-    return merged
-
-
 def _assign(mapping: dict[str, Any], dotted: str, value: Any) -> dict[str, Any]:
     *parents, last = dotted.split(".")
     inner = mapping
@@ -285,8 +289,3 @@ def _flatten(spec: RunSpec) -> dict[str, Any]:
         "resources": spec.resources.model_dump(),
         **spec.config.model_dump(),
     }
-
-
-def settings_of(config: RunConfig, *stages: str) -> dict[str, Any]:
-    """Return the dotted keys of ``config`` whose stage is among ``stages``, with their values."""
-    return {dotted: value_of(config, dotted) for dotted, _, info in iter_keys(RunConfig) if info.stage in stages}

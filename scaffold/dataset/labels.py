@@ -13,7 +13,7 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import NDArray
 
-from scaffold.fractals.jit import kernel
+from scaffold.compiled import compiled
 
 
 def plane_digests(mask: NDArray[np.unsignedinteger]) -> list[bytes]:
@@ -53,7 +53,7 @@ def colour(mask: NDArray[np.unsignedinteger], channel: NDArray[np.float32], out:
     _colour(mask.reshape(-1), channel, out.reshape(-1))
 
 
-@kernel
+@compiled
 def _count(labels: NDArray[np.unsignedinteger], counts: NDArray[np.int64]) -> bool:
     for i in range(labels.size):
         if labels[i] >= counts.size:
@@ -62,7 +62,7 @@ def _count(labels: NDArray[np.unsignedinteger], counts: NDArray[np.int64]) -> bo
     return True
 
 
-@kernel
+@compiled
 def _colour(labels: NDArray[np.unsignedinteger], channel: NDArray[np.float32], out: NDArray[np.float32]) -> None:
     for i in range(labels.size):
         out[i] = channel[labels[i]]

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from scaffold.arrays import ArrayFile
 from scaffold.config import RunConfig
-from scaffold.dataset.arrays import ArrayFile
 from scaffold.dataset.plan import CHANNELS
 
 Split = Literal["training", "validation"]
@@ -84,12 +84,3 @@ class Layout:
 def part_directory(parts: Path, part: int) -> Path:
     """Return the folder of ``part`` below ``parts``."""
     return parts / f"{part:04d}"
-
-
-def rebuild_command(path: Path) -> str:
-    """Return the command that makes ``path`` anew, named as the workflow names it."""
-    names = path.absolute().parts
-    if "results" in names:
-        last = len(names) - 1 - names[::-1].index("results")
-        path = Path(*names[last:])
-    return f"snakemake --profile profiles/local --force {path}"

@@ -16,8 +16,9 @@ import yaml
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from scaffold.dataset.layout import INDEX, Layout, Split, StorageKind, part_directory, rebuild_command
+from scaffold.dataset.layout import INDEX, Layout, Split, StorageKind, part_directory
 from scaffold.errors import DamagedFileError, UserError
+from scaffold.remedy import rebuild_command
 
 META = "meta.yaml"
 FORMAT: Literal["scaffold-dataset"] = "scaffold-dataset"

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from scaffold import rng
 from scaffold.config import INSTANCES_PER_CATEGORY, RunConfig
-from scaffold.fractals import rng
 
 CHANNELS = 3
 _COLOUR_DISTANCE = 1 / 64

@@ -12,10 +12,11 @@ import yaml
 from scaffold import atomic
 from scaffold.config import RunConfig, config_id
 from scaffold.config.identity import dataset_settings
-from scaffold.dataset.layout import INDEX, PARTS, Layout, part_directory, rebuild_command
+from scaffold.dataset.layout import INDEX, PARTS, Layout, part_directory
 from scaffold.dataset.meta import FORMAT, FORMAT_VERSION, Meta, PartIndex, Splits, load_part
 from scaffold.dataset.plan import Plan, make_plan
 from scaffold.errors import DamagedFileError, UserError
+from scaffold.remedy import rebuild_command
 
 _log = logging.getLogger(__name__)
 

@@ -17,11 +17,12 @@ import torch
 from numpy.typing import NDArray
 from torch.utils.data import Dataset
 
-from scaffold.dataset.arrays import ArrayFile, read_into
-from scaffold.dataset.layout import PARTS, Split, part_directory, rebuild_command
+from scaffold.arrays import ArrayFile, read_into
+from scaffold.dataset.layout import PARTS, Split, part_directory
 from scaffold.dataset.meta import load_meta
 from scaffold.dataset.plan import CHANNELS
 from scaffold.errors import DamagedFileError, UserError
+from scaffold.remedy import rebuild_command
 
 Block = tuple[slice, slice, slice]
 _Bounds = tuple[tuple[int, int], ...]
@@ -122,7 +123,7 @@ class Samples(Dataset[Item]):
         return out
 
 
-def paint(mask: torch.Tensor, palette: torch.Tensor) -> torch.Tensor:
+def colour(mask: torch.Tensor, palette: torch.Tensor) -> torch.Tensor:
     """Return the images of a batch of masks, bitwise what ``storage.image: dense`` stores.
 
     Args:

@@ -21,17 +21,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scaffold import atomic, provenance
+from scaffold.arrays import ArrayFile, write_at
 from scaffold.config import RunConfig, config_id
 from scaffold.config.identity import dataset_settings
 from scaffold.dataset import labels, voxelize
-from scaffold.dataset.arrays import ArrayFile, write_at
-from scaffold.dataset.layout import INDEX, Layout, rebuild_command
+from scaffold.dataset.layout import INDEX, Layout
 from scaffold.dataset.meta import PART_FORMAT, PART_FORMAT_VERSION, PartIndex, PartSample
 from scaffold.dataset.plan import CHANNELS, Plan, make_plan
 from scaffold.errors import DamagedFileError, UserError, WriteError
 from scaffold.fractals.instances import load_instance
 from scaffold.parallel.team import Team
 from scaffold.progress import track
+from scaffold.remedy import rebuild_command
 
 MEMORY = 4 * 2**30
 """Bytes that clouds, masks and buffers of one worker may take."""
@@ -39,6 +40,8 @@ MEMORY = 4 * 2**30
 _PIECE_VOXELS = 2**18
 _BYTES_PER_POINT = 12
 _SPARE_BYTES = 2**20
+_PROCESS_BYTES = 500 * 2**20
+"""The interpreter with its libraries and the plan; 154 MB were measured at the smallest scale."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +54,7 @@ class Slab:
 
 
 @dataclass(frozen=True)
-class _Job:
+class _Task:
     """What all ranks know of the part: settings, plan, where clouds come from, and what is made."""
 
     config: RunConfig
@@ -102,15 +105,15 @@ def render_part(config: RunConfig, part: int, instances: Path, output: Path, tea
         if part not in range(layout.n_parts):
             raise UserError(f"--part {part}: the data set has parts 0 to {layout.n_parts - 1}")
         samples = layout.samples(part)
-        job = _Job(config, make_plan(config), instances, samples, layout.arrays(output, part))
+        task = _Task(config, make_plan(config), instances, samples, layout.arrays(output, part))
         share = cut(samples, layout.edge, deepest_slab(config, memory), team.size)[team.rank]
-    with _temporaries(job, team) as temporaries:
-        with team.together(f"rendering part {part}"), _opened(job, temporaries) as descriptors:
-            painted = [_render(job, slab, descriptors) for slab in track(share, "rendering", len(share), team.rank)]
+    with _temporaries(task, team) as temporaries:
+        with team.together(f"rendering part {part}"), _opened(task, temporaries) as descriptors:
+            painted = [_render(task, slab, descriptors) for slab in track(share, "rendering", len(share), team.rank)]
         everything = [item for items in team.exchange(painted) for item in items]
         with team.together(f"publishing part {part}"):
             if team.rank == 0:
-                _commit(job, temporaries, _index(job, part, everything))
+                _commit(task, temporaries, _index(task, part, everything))
 
 
 def deepest_slab(config: RunConfig, memory: int = MEMORY) -> int:
@@ -119,15 +122,19 @@ def deepest_slab(config: RunConfig, memory: int = MEMORY) -> int:
     Raises:
         UserError: not even one.
     """
-    mask_item = np.dtype(_mask_dtype(config)).itemsize
-    fixed = config.point_num * _BYTES_PER_POINT + _piece_planes(config.vol_size) * config.vol_size**2 * 4 + _SPARE_BYTES
-    planes = (memory - fixed) // (config.vol_size**2 * mask_item)
+    fixed, plane = _fixed_bytes(config), _plane_bytes(config)
+    planes = (memory - fixed) // plane
     if planes < 1:
         raise UserError(
             f"rendering at problem_scale {config.problem_scale} takes more than"
-            f" {fixed + config.vol_size**2 * mask_item} bytes of memory; {memory} were allowed"
+            f" {fixed + plane} bytes of memory; {memory} were allowed"
         )
     return min(planes, config.vol_size)
+
+
+def memory_of_ranks(config: RunConfig, ranks: int) -> int:
+    """Return how many bytes ``ranks`` ranks take that render a part together."""
+    return ranks * (_PROCESS_BYTES + _fixed_bytes(config) + deepest_slab(config) * _plane_bytes(config))
 
 
 def cut(samples: range, edge: int, deepest: int, ranks: int) -> list[list[Slab]]:
@@ -143,8 +150,13 @@ def cut(samples: range, edge: int, deepest: int, ranks: int) -> list[list[Slab]]
     return [slabs[low:high] for low, high in pairwise(bounds)]
 
 
-def _mask_dtype(config: RunConfig) -> str:
-    return Layout.of(config).masks(Path(), 0).dtype
+def _fixed_bytes(config: RunConfig) -> int:
+    """Return what a worker holds whatever the depth of its slab: a cloud, a piece of the image, odds and ends."""
+    return config.point_num * _BYTES_PER_POINT + _piece_planes(config.vol_size) * config.vol_size**2 * 4 + _SPARE_BYTES
+
+
+def _plane_bytes(config: RunConfig) -> int:
+    return config.vol_size**2 * np.dtype(Layout.of(config).masks(Path(), 0).dtype).itemsize
 
 
 def _piece_planes(edge: int) -> int:
@@ -152,16 +164,16 @@ def _piece_planes(edge: int) -> int:
 
 
 @contextmanager
-def _temporaries(job: _Job, team: Team) -> Iterator[list[Path]]:
+def _temporaries(task: _Task, team: Team) -> Iterator[list[Path]]:
     """Make a temporary file of full length for each array file; remove what is left of them at the end.
 
     All ranks write into the same ones; rank 0 makes and removes them.
     """
-    temporaries = team.decide([atomic.temporary_path(file.path) for file in job.files])
+    temporaries = team.decide([atomic.temporary_path(file.path) for file in task.files])
     try:
         with team.together("making the files"):
             if team.rank == 0:
-                _create(job, temporaries)
+                _create(task, temporaries)
         yield temporaries
     finally:
         if team.rank == 0:
@@ -169,32 +181,24 @@ def _temporaries(job: _Job, team: Team) -> Iterator[list[Path]]:
                 temporary.unlink(missing_ok=True)
 
 
-def _create(job: _Job, temporaries: list[Path]) -> None:
-    with _writing(job.folder):
-        job.folder.mkdir(parents=True, exist_ok=True)
-        atomic.remove_temporaries(job.folder)
-        _require_space(job.folder, sum(file.size for file in job.files))
-        for file, temporary in zip(job.files, temporaries, strict=True):
+def _create(task: _Task, temporaries: list[Path]) -> None:
+    with atomic.refusals(task.folder):
+        task.folder.mkdir(parents=True, exist_ok=True)
+        atomic.remove_temporaries(task.folder)
+        _require_space(task.folder, sum(file.size for file in task.files))
+        for file, temporary in zip(task.files, temporaries, strict=True):
             with open(temporary, "wb") as stream:
                 stream.write(file.header)
                 stream.truncate(file.size)
 
 
-@contextmanager
-def _writing(folder: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise atomic.write_error(folder, error) from error
-
-
-def _commit(job: _Job, temporaries: list[Path], index: PartIndex) -> None:
+def _commit(task: _Task, temporaries: list[Path], index: PartIndex) -> None:
     """Give the files their names; while the arrays change, no ``part.json`` vouches for them."""
-    with _writing(job.folder):
-        (job.folder / INDEX).unlink(missing_ok=True)
-    for file, temporary in zip(job.files, temporaries, strict=True):
+    with atomic.refusals(task.folder):
+        (task.folder / INDEX).unlink(missing_ok=True)
+    for file, temporary in zip(task.files, temporaries, strict=True):
         atomic.commit(temporary, file.path)
-    atomic.write_json(job.folder / INDEX, index.model_dump())
+    atomic.write_json(task.folder / INDEX, index.model_dump())
 
 
 def _require_space(folder: Path, needed: int) -> None:
@@ -207,7 +211,7 @@ def _require_space(folder: Path, needed: int) -> None:
 
 
 @contextmanager
-def _opened(job: _Job, temporaries: list[Path]) -> Iterator[list[int]]:
+def _opened(task: _Task, temporaries: list[Path]) -> Iterator[list[int]]:
     """Open the temporary files; what this rank wrote to them is on disk at the end.
 
     Rank 0 syncs once more before it renames, but on a network file system that does not reach what
@@ -215,11 +219,11 @@ def _opened(job: _Job, temporaries: list[Path]) -> Iterator[list[int]]:
     """
     descriptors: list[int] = []
     try:
-        with _writing(job.folder):
+        with atomic.refusals(task.folder):
             for temporary in temporaries:
                 descriptors.append(os.open(temporary, os.O_WRONLY))
         yield descriptors
-        with _writing(job.folder):
+        with atomic.refusals(task.folder):
             for descriptor in descriptors:
                 os.fsync(descriptor)
     finally:
@@ -227,60 +231,60 @@ def _opened(job: _Job, temporaries: list[Path]) -> Iterator[list[int]]:
             os.close(descriptor)
 
 
-def _render(job: _Job, slab: Slab, descriptors: list[int]) -> _Painted:
-    mask = np.zeros((slab.last - slab.first, *job.masks.shape[2:]), dtype=job.masks.dtype)
-    _paint(mask, job, slab)
-    with _writing(job.folder):
-        return _write(mask, job, slab, descriptors)
+def _render(task: _Task, slab: Slab, descriptors: list[int]) -> _Painted:
+    mask = np.zeros((slab.last - slab.first, *task.masks.shape[2:]), dtype=task.masks.dtype)
+    _paint(mask, task, slab)
+    with atomic.refusals(task.folder):
+        return _write(mask, task, slab, descriptors)
 
 
-def _paint(mask: NDArray[np.unsignedinteger], job: _Job, slab: Slab) -> None:
+def _paint(mask: NDArray[np.unsignedinteger], task: _Task, slab: Slab) -> None:
     """Paint the planes of ``slab`` of all fractals of its sample, in order, into the empty ``mask``."""
-    for category, instance in job.plan.pairs[slab.sample].tolist():
-        path = job.instances / f"{category}.npy"
+    for category, instance in task.plan.pairs[slab.sample].tolist():
+        path = task.instances / f"{category}.npy"
         points = load_instance(path, instance)
-        if len(points) != job.config.point_num:
-            problem = f"has clouds of {len(points)} points instead of {job.config.point_num}"
+        if len(points) != task.config.point_num:
+            problem = f"has clouds of {len(points)} points instead of {task.config.point_num}"
             raise DamagedFileError(path, problem, rebuild_command(path))
         try:
-            place = voxelize.frame(points, job.config.vol_size)
+            place = voxelize.frame(points, task.config.vol_size)
         except ValueError as error:
             raise DamagedFileError(path, f"has a bad instance {instance}: it {error}", rebuild_command(path)) from error
         voxelize.paint(mask, points, place, category + 1, slab.first)
 
 
-def _write(mask: NDArray[np.unsignedinteger], job: _Job, slab: Slab, descriptors: list[int]) -> _Painted:
+def _write(mask: NDArray[np.unsignedinteger], task: _Task, slab: Slab, descriptors: list[int]) -> _Painted:
     """Write the mask of a slab, and with ``dense`` its image, a piece that fits the cache at a time."""
-    row = slab.sample - job.samples.start
-    channels = np.ascontiguousarray(job.plan.palette.T)
+    row = slab.sample - task.samples.start
+    channels = np.ascontiguousarray(task.plan.palette.T)
     digests: list[bytes] = []
-    counts = np.zeros(len(job.plan.palette), dtype=np.int64)
+    counts = np.zeros(len(task.plan.palette), dtype=np.int64)
     step = _piece_planes(mask.shape[1])
     buffer = np.empty((step, *mask.shape[1:]), dtype=np.float32)
     for z in range(0, len(mask), step):
         piece = mask[z : z + step]
         digests += labels.plane_digests(piece)
         counts += labels.count(piece, len(counts))
-        write_at(descriptors[-1], piece, job.masks.offset(row, slab.first + z))
-        if len(job.files) == 1:
+        write_at(descriptors[-1], piece, task.masks.offset(row, slab.first + z))
+        if len(task.files) == 1:
             continue
         for channel in range(CHANNELS):
             image = buffer[: len(piece)]
             labels.colour(piece, channels[channel], image)
-            write_at(descriptors[0], image, job.files[0].offset(row, channel, slab.first + z))
+            write_at(descriptors[0], image, task.files[0].offset(row, channel, slab.first + z))
     return _Painted(slab, digests, {int(label): int(counts[label]) for label in np.flatnonzero(counts)})
 
 
-def _index(job: _Job, part: int, painted: list[_Painted]) -> PartIndex:
+def _index(task: _Task, part: int, painted: list[_Painted]) -> PartIndex:
     """Put together what the ranks know of the slabs, which come in order of sample and depth."""
     entries = []
-    for sample in job.samples:
+    for sample in task.samples:
         slabs = [item for item in painted if item.slab.sample == sample]
         present = sorted({label for item in slabs for label in item.voxels})
         entries.append(
             PartSample(
                 id=sample,
-                fractals=[tuple(pair) for pair in job.plan.pairs[sample].tolist()],
+                fractals=[tuple(pair) for pair in task.plan.pairs[sample].tolist()],
                 digest=labels.sample_digest(digest for item in slabs for digest in item.digests),
                 voxels={str(label): sum(item.voxels.get(label, 0) for item in slabs) for label in present},
             )
@@ -288,8 +292,8 @@ def _index(job: _Job, part: int, painted: list[_Painted]) -> PartIndex:
     return PartIndex(
         format=PART_FORMAT,
         format_version=PART_FORMAT_VERSION,
-        config_id=config_id(job.config),
-        settings=dataset_settings(job.config),
+        config_id=config_id(task.config),
+        settings=dataset_settings(task.config),
         part=part,
         samples=entries,
         made_by=provenance.stamp(),

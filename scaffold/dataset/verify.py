@@ -12,12 +12,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from scaffold.arrays import ArrayFile, read_into
 from scaffold.dataset import labels
-from scaffold.dataset.arrays import ArrayFile, read_into
 from scaffold.dataset.layout import INDEX, PARTS, part_directory
 from scaffold.dataset.meta import META, Meta, load_meta, load_part
 from scaffold.dataset.plan import CHANNELS
-from scaffold.errors import DamagedFileError, UserError
+from scaffold.errors import DamagedFileError
 from scaffold.progress import track
 
 _PIECE_VOXELS = 2**20
@@ -50,17 +50,15 @@ def verify(directory: Path, threads: int = 1) -> list[Finding]:
 
     Args:
         directory: the data set.
-        threads: parts that are read at the same time.
+        threads: parts that are read at the same time, at least 1.
 
     Returns:
         What is wrong, in order of part and sample; empty when all is well.
 
     Raises:
-        UserError: ``directory`` is not a data set, or ``threads`` is below 1.
+        UserError: ``directory`` is not a data set.
         DamagedFileError: its ``meta.yaml`` is damaged.
     """
-    if threads < 1:
-        raise UserError(f"--threads {threads}: must be at least 1")
     meta = load_meta(directory / META)
     parts = range(meta.layout.n_parts)
     with ThreadPoolExecutor(threads) as pool:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from scaffold.fractals.jit import kernel
+from scaffold.compiled import compiled
 
 _MARGIN = 1e-6
 
@@ -78,7 +78,7 @@ def voxels(points: NDArray[np.floating], grid: int) -> NDArray[np.int64]:
     return np.stack(indices, axis=1)
 
 
-@kernel
+@compiled
 def _bounds(points: NDArray[np.floating]) -> tuple[NDArray[np.float64], NDArray[np.float64], bool]:
     low = np.full(3, np.inf)
     high = np.full(3, -np.inf)
@@ -92,7 +92,7 @@ def _bounds(points: NDArray[np.floating]) -> tuple[NDArray[np.float64], NDArray[
     return low, high, points.shape[0] > 0
 
 
-@kernel
+@compiled
 def _paint(
     mask: NDArray[np.unsignedinteger],
     points: NDArray[np.floating],
@@ -111,7 +111,7 @@ def _paint(
             mask[plane, row, column] = label
 
 
-@kernel
+@compiled
 def _cell(value: float, low: float, edge: float, offset: float, last: int) -> int:
     # Rounding may carry the outermost points over the edge of the grid.
     return min(max(int(np.floor((np.float64(value) - low) / edge + offset)), 0), last)

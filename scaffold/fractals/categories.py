@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from scaffold import atomic, provenance
 from scaffold.errors import DamagedFileError, UserError
 from scaffold.fractals.ifs import COEFFICIENTS, MAPS, PARAMETERS
+from scaffold.remedy import rebuild_command
 
 COEFFICIENT_NAMES = (*(f"a{row}{column}" for row in range(3) for column in range(3)), "b0", "b1", "b2")
 """The 12 coefficients of a map in their order: matrix row-major, then translation."""
@@ -28,8 +29,6 @@ HEADER = ("category", "candidate", "map", *COEFFICIENT_NAMES, "probability")
 
 PROBABILITY_TOLERANCE = 1e-6
 """By how much the probabilities of an imported category may miss a sum of 1."""
-
-REMEDY = "snakemake --profile profiles/local --forcerun search_categories"
 
 
 @dataclass(frozen=True)
@@ -87,9 +86,11 @@ def load_categories(path: str | Path) -> NDArray[np.float64]:
     params = _from_csv(content, path)
     if len(params) != description.get("categories"):
         problem = f"has {len(params)} categories, but {path.stem}.json says {description.get('categories')}"
-        raise DamagedFileError(path, problem, REMEDY)
+        raise DamagedFileError(path, problem, rebuild_command(path))
     if hashlib.sha256(content).hexdigest() != description.get("sha256"):
-        raise DamagedFileError(path, f"was altered: its SHA-256 is not the one in {path.stem}.json", REMEDY)
+        raise DamagedFileError(
+            path, f"was altered: its SHA-256 is not the one in {path.stem}.json", rebuild_command(path)
+        )
     return params
 
 
@@ -115,9 +116,9 @@ def _to_csv(library: Library) -> str:
 def _from_csv(content: bytes, path: Path) -> NDArray[np.float64]:
     lines = content.decode("utf-8", errors="replace").split("\n")
     if lines[0] != ",".join(HEADER):
-        raise DamagedFileError(path, "line 1 is not the header of a library", REMEDY)
+        raise DamagedFileError(path, "line 1 is not the header of a library", rebuild_command(path))
     if lines.pop() != "" or len(lines) % MAPS != 1 or len(lines) == 1:
-        raise DamagedFileError(path, "is truncated", REMEDY)
+        raise DamagedFileError(path, "is truncated", rebuild_command(path))
     rows = np.empty((len(lines) - 1, PARAMETERS))
     for index, line in enumerate(lines[1:]):
         category, t = divmod(index, MAPS)
@@ -126,15 +127,17 @@ def _from_csv(content: bytes, path: Path) -> NDArray[np.float64]:
             labels = int(first), int(third)
             rows[index] = np.reshape([float(number) for number in numbers], PARAMETERS)
         except ValueError:
-            raise DamagedFileError(path, f"line {index + 2} is not a row of {len(HEADER)} numbers", REMEDY) from None
+            raise DamagedFileError(
+                path, f"line {index + 2} is not a row of {len(HEADER)} numbers", rebuild_command(path)
+            ) from None
         if labels != (category, t):
             problem = f"line {index + 2} is map {labels[1]} of category {labels[0]} instead of {t} of {category}"
-            raise DamagedFileError(path, problem, REMEDY)
+            raise DamagedFileError(path, problem, rebuild_command(path))
     params = rows.reshape(-1, MAPS, PARAMETERS)
     for category, system in enumerate(params):
         wrong = check_system(system)
         if wrong:
-            raise DamagedFileError(path, f"category {category} {wrong}", REMEDY)
+            raise DamagedFileError(path, f"category {category} {wrong}", rebuild_command(path))
     return params
 
 
@@ -142,9 +145,9 @@ def _load_description(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(_read(path))
     except ValueError as error:
-        raise DamagedFileError(path, f"is not JSON ({error})", REMEDY) from None
+        raise DamagedFileError(path, f"is not JSON ({error})", rebuild_command(path)) from None
     if not isinstance(content, dict):
-        raise DamagedFileError(path, "is not a JSON object", REMEDY)
+        raise DamagedFileError(path, "is not a JSON object", rebuild_command(path))
     return content
 
 
@@ -152,6 +155,6 @@ def _read(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except FileNotFoundError:
-        raise UserError(f"{path} does not exist; make it with: {REMEDY}") from None
+        raise UserError(f"{path} does not exist; make it with: {rebuild_command(path)}") from None
     except OSError as error:
-        raise DamagedFileError(path, f"cannot be read ({error.strerror})", REMEDY) from error
+        raise DamagedFileError(path, f"cannot be read ({error.strerror})", rebuild_command(path)) from error

@@ -4,11 +4,11 @@ A *system* is two affine maps of space, an array ``params`` of shape (2, 13), fl
 matrix A_t (9 entries, row-major), the translation b_t (3) and the probability p_t.
 
 Its *cloud* of n points is the chaos game: point 0 is the origin, and point i+1 = A_t point_i + b_t,
-where draw i chooses t. Draw i is word i of the cloud's stream (:mod:`scaffold.fractals.rng`), and
+where draw i chooses t. Draw i is word i of the cloud's stream (:mod:`scaffold.rng`), and
 u = (word >> 11) / 2^53 chooses map 0 where u < p_0, else map 1. So map 0 has probability p_0 rounded
 up to a multiple of 2^-53, and map 1 has the rest.
 
-All sums are written out in one order, and nothing is fused or reordered (:mod:`scaffold.fractals.jit`):
+All sums are written out in one order, and nothing is fused or reordered (:mod:`scaffold.compiled`):
 a cloud has the same bits on every machine.
 
 Public functions first, then the compiled ones; they share this file for the sake of numba's cache.
@@ -21,8 +21,8 @@ from enum import IntEnum
 import numpy as np
 from numpy.typing import NDArray
 
-from scaffold.fractals import rng
-from scaffold.fractals.jit import kernel
+from scaffold import rng
+from scaffold.compiled import compiled
 
 LIMIT = 1e10
 """A cloud with a coordinate beyond this magnitude, or not finite, is a *runaway*."""
@@ -98,11 +98,6 @@ def points(params: NDArray[np.float64], n: int, key: int) -> NDArray[np.float64]
     return cloud
 
 
-def is_bounded(cloud: NDArray[np.floating]) -> bool:
-    """Return whether every coordinate of ``cloud``, (n, 3), is finite and within :data:`LIMIT`."""
-    return bool(np.all(np.abs(cloud) <= LIMIT))
-
-
 def random_system(candidate: int, coefficients: int) -> NDArray[np.float64]:
     """Return a random system: coefficients from U[-1, 1), probabilities |det A_t| / sum |det A|.
 
@@ -118,38 +113,6 @@ def random_system(candidate: int, coefficients: int) -> NDArray[np.float64]:
     return params
 
 
-def moments(params: NDArray[np.float64], n: int, key: int) -> NDArray[np.float64] | None:
-    """Return what the acceptance test needs of a cloud, without storing it.
-
-    One pass: sums of deviations from the first point of each block of 256 points, blocks merged in
-    order by Chan's rule. Deviations are taken from a point of the cloud itself, so that nothing cancels
-    however far the cloud lies from the origin, and rounding grows with 256 + n / 256, not with n.
-
-    Returns:
-        (4, 3) float64: minimum, maximum, mean, and sum of squared deviations from the mean, by axis;
-        None for a runaway.
-    """
-    summary = np.empty((4, 3))
-    return summary if _moments(np.ascontiguousarray(params, np.float64), np.uint64(key), n, summary) else None
-
-
-def judge(params: NDArray[np.float64], n: int, key: int, normalize: float, threshold: float) -> Verdict:
-    """Decide whether a system is a category.
-
-    It is, if no coordinate of its cloud of ``n`` points leaves :data:`LIMIT`, each axis has a positive
-    range, and the population variance of (x - mean) * 2 * normalize / range exceeds ``threshold`` on
-    every axis.
-
-    The game stops at the first block with a runaway, which is exact: no later point takes it back. No
-    other exit is taken. To judge by a prefix of the cloud is a guess, since the points still to come may
-    all lie at the ends of the range, which puts the variance above the threshold. Only when less than the
-    share threshold / normalize^2 of the points (15 % by default) is left can they not, so an exact exit
-    could save no more than that share of the time.
-    """
-    params = np.ascontiguousarray(params, np.float64)
-    return Verdict(_judge(params, np.uint64(key), n, normalize, threshold, np.empty((4, 3))))
-
-
 def examine(
     first: int,
     verdicts: NDArray[np.int8],
@@ -161,38 +124,48 @@ def examine(
 ) -> None:
     """Judge the candidates ``first``, ``first`` + 1, ...: fill ``verdicts``, (m,), with :class:`Verdict`.
 
+    A system is a category, if no coordinate of its cloud of ``n`` points leaves :data:`LIMIT`, each axis has a
+    positive range, and the population variance of (x - mean) * 2 * normalize / range exceeds ``threshold``
+    on every axis.
+
+    The game stops at the first block with a runaway, which is exact: no later point takes it back. No
+    other exit is taken. To judge by a prefix of the cloud is a guess, since the points still to come may
+    all lie at the ends of the range, which puts the variance above the threshold. Only when less than the
+    share threshold / normalize^2 of the points (15 % by default) is left can they not, so an exact exit
+    could save no more than that share of the time.
+
     Args:
         first: number of the first candidate.
         verdicts: to be filled; its length says how many candidates.
         coefficients: key of the stream of coefficients, see :func:`random_system`.
         clouds: key of a stream whose word k is the key of candidate k's cloud.
         n: points of a cloud.
-        normalize: see :func:`judge`.
-        threshold: see :func:`judge`.
+        normalize: half width of the cloud, along each axis, for the test of variance.
+        threshold: what the variance must exceed.
     """
     _examine(first, np.uint64(coefficients), np.uint64(clouds), n, normalize, threshold, verdicts)
 
 
-@kernel
+@compiled
 def _mix(z: np.uint64) -> np.uint64:
-    """Return SplitMix64's output for the state ``z``, as :func:`scaffold.fractals.rng.words`."""
+    """Return SplitMix64's output for the state ``z``, as :func:`scaffold.rng.words`."""
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return z ^ (z >> np.uint64(31))
 
 
-@kernel
+@compiled
 def _word(stream: np.uint64, index: np.uint64) -> np.uint64:
     return _mix(stream + (index + _ONE) * _GAMMA)
 
 
-@kernel
+@compiled
 def _map_bound(probability: float) -> np.uint64:
     """Return how many of the 2^53 values of word >> 11, the lowest, choose map 0."""
     return np.uint64(np.ceil(probability * 2.0**53))
 
 
-@kernel
+@compiled
 def _step(
     params: NDArray[np.float64], bound: np.uint64, word: np.uint64, x: float, y: float, z: float
 ) -> tuple[float, float, float]:
@@ -206,7 +179,7 @@ def _step(
     )
 
 
-@kernel
+@compiled
 def _walk(
     params: NDArray[np.float64],
     stream: np.uint64,
@@ -229,7 +202,7 @@ def _walk(
     return bounded
 
 
-@kernel
+@compiled
 def _merge(
     mean: float, squares: float, count: int, origin: float, total: float, total_squares: float, size: int
 ) -> tuple[float, float]:
@@ -243,8 +216,20 @@ def _merge(
     return mean + difference * share, squares + (within + difference * difference * count * share)
 
 
-@kernel
+@compiled
 def _moments(params: NDArray[np.float64], stream: np.uint64, n: int, summary: NDArray[np.float64]) -> bool:
+    """Fill what the acceptance test needs of a cloud, without storing it; return False for a runaway.
+
+    One pass: sums of deviations from the first point of each block of 256 points, blocks merged in
+    order by Chan's rule. Deviations are taken from a point of the cloud itself, so that nothing cancels
+    however far the cloud lies from the origin, and rounding grows with 256 + n / 256, not with n.
+
+    Args:
+        params: (2, 13) float64.
+        stream: key of the cloud's stream.
+        n: points of the cloud.
+        summary: (4, 3) float64: minimum, maximum, mean, and sum of squared deviations from the mean, by axis.
+    """
     bound = _map_bound(params[0, 12])
     counter = stream
     x, y, z = 0.0, 0.0, 0.0
@@ -286,7 +271,7 @@ def _moments(params: NDArray[np.float64], stream: np.uint64, n: int, summary: ND
     return True
 
 
-@kernel
+@compiled
 def _judge(
     params: NDArray[np.float64],
     stream: np.uint64,
@@ -307,7 +292,7 @@ def _judge(
     return Verdict.ACCEPTED
 
 
-@kernel
+@compiled
 def _set_probabilities(params: NDArray[np.float64]) -> bool:
     for t in range(MAPS):
         a = params[t]
@@ -322,7 +307,7 @@ def _set_probabilities(params: NDArray[np.float64]) -> bool:
     return True
 
 
-@kernel
+@compiled
 def _draw(candidate: int, stream: np.uint64, params: NDArray[np.float64]) -> bool:
     index = np.uint64(candidate) * np.uint64(MAPS * COEFFICIENTS)
     for t in range(MAPS):
@@ -332,7 +317,7 @@ def _draw(candidate: int, stream: np.uint64, params: NDArray[np.float64]) -> boo
     return _set_probabilities(params)
 
 
-@kernel
+@compiled
 def _examine(
     first: int,
     coefficients: np.uint64,

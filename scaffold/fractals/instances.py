@@ -20,7 +20,6 @@ import os
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
-from io import BytesIO
 from pathlib import Path
 from typing import BinaryIO
 
@@ -28,14 +27,16 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
-from scaffold import atomic, provenance
+from scaffold import atomic, provenance, rng
+from scaffold.arrays import ArrayFile, write_at
 from scaffold.config import INSTANCES_PER_CATEGORY, RunConfig, stage_version
 from scaffold.config.identity import library_settings
-from scaffold.errors import DamagedFileError, UserError, WriteError
-from scaffold.fractals import ifs, rng
+from scaffold.errors import DamagedFileError, UserError
+from scaffold.fractals import ifs
 from scaffold.fractals.categories import COEFFICIENT_NAMES
 from scaffold.parallel.team import Solo, Team
 from scaffold.progress import track
+from scaffold.remedy import rebuild_command
 
 FACTORS = (0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.1, 1.2, 1.3, 1.4, 1.5, 1.6)
 
@@ -130,16 +131,16 @@ def generate_instances(
         RankError: alike on every rank: writing failed, or an instance has no bounded cloud.
     """
     team = team or Solo()
+    clouds = _Clouds(config, category_params, category, output)
     temporary = Path(team.decide(str(atomic.temporary_path(output))))
     try:
         with team.together(f"creating {output}"):
             if team.rank == 0:
-                _create(temporary, output, config.point_num)
+                clouds.create(temporary)
         attenuated: list[Attenuated] = []
         with team.together(f"making instances of category {category}"):
             mine = range(team.rank, INSTANCES_PER_CATEGORY, team.size)
-            job = _Job(config, category_params, category, temporary, output)
-            attenuated = job.make(mine, team.rank, threads)
+            attenuated = clouds.make(mine, temporary, team.rank, threads)
         everyones = [item for part in team.exchange(attenuated) for item in part]
         everyones.sort(key=lambda item: item.instance)
         with team.together(f"finishing {output}"):
@@ -177,27 +178,39 @@ def load_instance(path: str | os.PathLike[str], instance: int) -> NDArray[np.flo
             file.seek(instance * _cloud_bytes(points), os.SEEK_CUR)
             cloud = np.fromfile(file, _DTYPE, points * 3)
     except FileNotFoundError:
-        raise UserError(f"{path} does not exist; make it with: {_remedy(path)}") from None
+        raise UserError(f"{path} does not exist; make it with: {rebuild_command(path)}") from None
     except OSError as error:
-        raise DamagedFileError(path, f"cannot be read ({error.strerror})", _remedy(path)) from error
+        raise DamagedFileError(path, f"cannot be read ({error.strerror})", rebuild_command(path)) from error
     return cloud.reshape(points, 3)
 
 
 @dataclass(frozen=True)
-class _Job:
-    """The clouds of one category, to be written into ``temporary``."""
+class _Clouds:
+    """The clouds of one category, which become the file ``output``."""
 
     config: RunConfig
     params: NDArray[np.float64]
     category: int
-    temporary: Path
     output: Path
 
-    def make(self, instances: Iterable[int], rank: int, threads: int) -> list[Attenuated]:
+    @property
+    def file(self) -> ArrayFile:
+        return ArrayFile(self.output, (INSTANCES_PER_CATEGORY, self.config.point_num, 3), _DTYPE.str)
+
+    def create(self, temporary: Path) -> None:
+        """Make ``temporary`` a file of full length, without clouds yet."""
+        with atomic.refusals(self.output):
+            temporary.parent.mkdir(parents=True, exist_ok=True)
+            atomic.remove_temporaries(temporary.parent)
+            with temporary.open("wb") as stream:
+                stream.write(self.file.header)
+                stream.truncate(self.file.size)
+
+    def make(self, instances: Iterable[int], temporary: Path, rank: int, threads: int) -> list[Attenuated]:
         """Write the clouds of ``instances`` and make them durable; return those that were attenuated."""
         todo = list(instances)
-        try:
-            descriptor = os.open(self.temporary, os.O_WRONLY)
+        with atomic.refusals(self.output):
+            descriptor = os.open(temporary, os.O_WRONLY)
             try:
                 with ThreadPoolExecutor(threads) as pool:
                     futures = [pool.submit(self._make_one, instance, descriptor) for instance in todo]
@@ -210,8 +223,6 @@ class _Job:
                 os.fsync(descriptor)
             finally:
                 os.close(descriptor)
-        except OSError as error:
-            raise _write_error(self.output, error) from error
         return [outcome for outcome in outcomes if outcome is not None]
 
     def _make_one(self, instance: int, descriptor: int) -> Attenuated | None:
@@ -229,45 +240,15 @@ class _Job:
 
     def _write(self, params: NDArray[np.float64], key: int, instance: int, descriptor: int) -> bool:
         """Play and write one cloud; return False, with part of it written, as soon as it runs away."""
-        points = self.config.point_num
-        offset = len(_header(points)) + instance * _cloud_bytes(points)
+        points, file = self.config.point_num, self.file
         walk = ifs.Walk(params, key)
         buffer = np.empty((min(_PIECE, points), 3), _DTYPE)
         for start in range(0, points, _PIECE):
             piece = buffer[: points - start]
             if not walk.fill(piece):
                 return False
-            _write_at(descriptor, piece.data.cast("B"), offset + start * 3 * _DTYPE.itemsize)
+            write_at(descriptor, piece, file.offset(instance, start))
         return True
-
-
-def _create(temporary: Path, output: Path, points: int) -> None:
-    try:
-        temporary.parent.mkdir(parents=True, exist_ok=True)
-        atomic.remove_temporaries(temporary.parent)
-        header = _header(points)
-        with temporary.open("wb") as file:
-            file.write(header)
-            file.truncate(len(header) + INSTANCES_PER_CATEGORY * _cloud_bytes(points))
-    except OSError as error:
-        raise _write_error(output, error) from error
-
-
-def _write_at(descriptor: int, data: memoryview, offset: int) -> None:
-    while data:
-        written = os.pwrite(descriptor, data, offset)
-        data, offset = data[written:], offset + written
-
-
-def _write_error(output: Path, error: OSError) -> WriteError:
-    return WriteError(f"cannot write {output}: {error.strerror} (an older version of the file, if any, is intact)")
-
-
-def _header(points: int) -> bytes:
-    header = BytesIO()
-    shape = (INSTANCES_PER_CATEGORY, points, 3)
-    npy.write_array_header_1_0(header, {"descr": _DTYPE.str, "fortran_order": False, "shape": shape})
-    return header.getvalue()
 
 
 def _read_header(file: BinaryIO, path: Path) -> int:
@@ -278,23 +259,19 @@ def _read_header(file: BinaryIO, path: Path) -> int:
             raise ValueError(f"its format version is {version}")
         shape, fortran_order, dtype = npy.read_array_header_1_0(file)
     except ValueError as error:
-        raise DamagedFileError(path, f"is not a .npy file ({error})", _remedy(path)) from None
+        raise DamagedFileError(path, f"is not a .npy file ({error})", rebuild_command(path)) from None
     if len(shape) != 3 or (shape[0], shape[2]) != (INSTANCES_PER_CATEGORY, 3) or fortran_order or dtype != _DTYPE:
         problem = f"holds {dtype} {shape} instead of float32 ({INSTANCES_PER_CATEGORY}, points, 3)"
-        raise DamagedFileError(path, problem, _remedy(path))
+        raise DamagedFileError(path, problem, rebuild_command(path))
     points: int = shape[1]
     found, expected = os.fstat(file.fileno()).st_size, file.tell() + INSTANCES_PER_CATEGORY * _cloud_bytes(points)
     if found != expected:
-        raise DamagedFileError(path, f"has {found} bytes instead of {expected}", _remedy(path))
+        raise DamagedFileError(path, f"has {found} bytes instead of {expected}", rebuild_command(path))
     return points
 
 
 def _cloud_bytes(points: int) -> int:
     return points * 3 * _DTYPE.itemsize
-
-
-def _remedy(path: Path) -> str:
-    return f"snakemake --profile profiles/local --forcerun {path}"
 
 
 def _warn(category: int, attenuated: list[Attenuated]) -> None:

@@ -17,10 +17,11 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from scaffold import rng
 from scaffold.config import RunConfig
 from scaffold.config.identity import library_settings
 from scaffold.errors import UserError
-from scaffold.fractals import ifs, rng
+from scaffold.fractals import ifs
 from scaffold.fractals.categories import Library
 from scaffold.fractals.ifs import Verdict
 from scaffold.parallel.team import Solo, Team

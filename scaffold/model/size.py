@@ -2,6 +2,21 @@
 
 from __future__ import annotations
 
+from scaffold.config import RunConfig
+
+_STATE_TENSORS = {"ADAM": 3, "SGD": 1, "RMSProp": 2}
+"""Tensors of the parameters' size in a checkpoint: the parameters and the optimizer's moments."""
+
+
+def parameters(config: RunConfig) -> int:
+    """Return the number of parameters of the network that a run trains."""
+    return parameter_count(config.unet_layers, config.unet_base_channels, config.n_categories + 1)
+
+
+def training_bytes(config: RunConfig) -> int:
+    """Return the bytes that one training leaves: two checkpoints (last and best) and the model."""
+    return 4 * parameters(config) * (2 * _STATE_TENSORS[config.optimizer] + 1)
+
 
 def parameter_count(layers: int, base_channels: int, out_channels: int, in_channels: int = 3) -> int:
     """Return the number of parameters of :class:`scaffold.model.unet.UNet`.

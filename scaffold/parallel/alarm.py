@@ -18,7 +18,8 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
-from scaffold.errors import ExitCode, ScaffoldError
+from scaffold.errors import Ending, ExitCode, ScaffoldError, StoppedError
+from scaffold.parallel.team import RankError
 
 if TYPE_CHECKING:
     from torch.distributed import TCPStore  # type: ignore[attr-defined]
@@ -39,19 +40,31 @@ class Failure:
         rank: the rank that failed.
         exit_code: what all ranks end with.
         message: for the user.
+        ending: what kind of end it is for the training.
     """
 
     rank: int
     exit_code: int
     message: str
+    ending: Ending
 
     @classmethod
     def of(cls, context: Context, error: BaseException) -> Failure:
         """Return the failure that ``error`` is; an unexpected one is named with its type and rank."""
         if isinstance(error, ScaffoldError):
-            return cls(context.rank, int(error.exit_code), str(error))
+            return cls(context.rank, int(error.exit_code), str(error), _ending(error))
         place = f"rank {context.rank} of {context.size}: " if context.size > 1 else ""
-        return cls(context.rank, int(ExitCode.INTERNAL), f"{place}{type(error).__name__}: {error}")
+        return cls(context.rank, int(ExitCode.INTERNAL), f"{place}{type(error).__name__}: {error}", Ending.FAILED)
+
+    @classmethod
+    def from_note(cls, note: str | bytes) -> Failure:
+        """Return the failure that :meth:`note` wrote down."""
+        content = json.loads(note)
+        return cls(**{**content, "ending": Ending(content["ending"])})
+
+    def note(self) -> str:
+        """Return it as text, for the store."""
+        return json.dumps(asdict(self))
 
 
 class Alarm:
@@ -88,7 +101,7 @@ class Alarm:
             self.last_act(failure)
             return failure
         try:
-            first = Failure(**json.loads(self._store.compare_set(_KEY, "", json.dumps(asdict(failure)))))
+            first = Failure.from_note(self._store.compare_set(_KEY, "", failure.note()))
         except RuntimeError:
             first = failure
         self.last_act(first)
@@ -110,9 +123,10 @@ class Alarm:
             try:
                 if not store.check([_KEY]):
                     continue
-                failure = Failure(**json.loads(store.get(_KEY)))
+                failure = Failure.from_note(store.get(_KEY))
             except RuntimeError:
-                failure = Failure(0, ExitCode.RUN_AGAIN, "lost contact with rank 0; run the same command again")
+                told = "lost contact with rank 0; run the same command again"
+                failure = Failure(0, ExitCode.RUN_AGAIN, told, Ending.LOST_RANK)
             if self._off.is_set():
                 return
             self._end(store, failure)
@@ -126,6 +140,13 @@ class Alarm:
             self._wait_for_others(store)
         finally:
             os._exit(failure.exit_code)
+
+
+def _ending(error: ScaffoldError) -> Ending:
+    cause = error.cause if isinstance(error, RankError) else error
+    if isinstance(cause, StoppedError):
+        return cause.ending
+    return Ending.LOST_RANK if error.exit_code == ExitCode.RUN_AGAIN else Ending.FAILED
 
 
 def _connect(store: TCPStore) -> TCPStore:

@@ -25,9 +25,12 @@ def leave(context: Context, exit_code: int) -> NoReturn:
     if context.control_group is not None:
         import torch.distributed as dist
 
-        # A rank that died meanwhile must not keep this one from ending.
-        with contextlib.suppress(RuntimeError):
+        try:
             dist.monitored_barrier(group=context.control_group, timeout=_BARRIER)
+        except RuntimeError:
+            # A rank died meanwhile, for which MPI's end, being collective, would wait for ever.
+            abort(context, exit_code)
+        with contextlib.suppress(RuntimeError):
             dist.destroy_process_group()
     mpi = _initialised_mpi()
     if mpi is not None:

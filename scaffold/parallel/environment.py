@@ -20,6 +20,7 @@ _LOCAL_SIZES = (
     "MPI_LOCALNRANKS", "PALS_LOCAL_SIZE",
 )  # fmt: skip
 _TASKS_AND_NODES = (("SLURM_NTASKS", "SLURM_NNODES"), ("FLUX_JOB_SIZE", "FLUX_JOB_NNODES"))
+_WORLD_SIZES = ("WORLD_SIZE", "MV2_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PALS_NRANKS")
 _JOB_IDS = ("SLURM_JOB_ID", "SLURM_JOBID", "FLUX_JOB_ID", "LSB_JOBID")
 
 Environment = Mapping[str, str]
@@ -44,6 +45,11 @@ def local_size(environment: Environment = os.environ) -> int | None:
         if tasks and nodes:
             return -(-tasks // nodes)
     return None
+
+
+def world_size(environment: Environment = os.environ) -> int | None:
+    """Return the number of ranks that a launcher claims to have started, or None; to be checked, not trusted."""
+    return _first(_WORLD_SIZES, environment)
 
 
 def job_id(environment: Environment = os.environ) -> str | None:

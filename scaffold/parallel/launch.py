@@ -18,6 +18,9 @@ from __future__ import annotations
 
 import os
 import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -28,7 +31,7 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined] # exported,
 
 from scaffold import provenance
 from scaffold.errors import ExitCode, ScaffoldError, UserError
-from scaffold.parallel import environment, mpi
+from scaffold.parallel import devices, environment, mpi
 from scaffold.parallel.team import Solo, Team
 
 TIMEOUT_VARIABLE = "SCAFFOLD_TIMEOUT"
@@ -36,6 +39,9 @@ TIMEOUT_VARIABLE = "SCAFFOLD_TIMEOUT"
 
 DEFAULT_TIMEOUT_S = 900
 """Longer than any healthy wait: rank 0 reading a checkpoint of tens of GB while the others wait."""
+
+
+_LOOK_EVERY_S = 0.1
 
 
 class LostRankError(ScaffoldError):
@@ -107,6 +113,31 @@ class Context(Team):
                 raise lost_rank(error) from error
         return tensor
 
+    @contextmanager
+    def led_by_rank_0(self, topic: str) -> Iterator[None]:
+        """Let the other ranks wait at the end of the block until rank 0 has left it, however long that takes.
+
+        A collective would give rank 0 up after :func:`timeout`. Here only its death, with which the
+        store goes, ends the waiting. Collective.
+
+        Args:
+            topic: names the block; used once in a training.
+
+        Raises:
+            LostRankError: rank 0 died.
+        """
+        try:
+            yield
+        finally:
+            if self.store is not None:
+                try:
+                    if self.rank == 0:
+                        self.store.set(f"led/{topic}", "done")
+                    while not self.store.check([f"led/{topic}"]):
+                        time.sleep(_LOOK_EVERY_S)
+                except RuntimeError as error:
+                    raise lost_rank(error) from error
+
     def describe(self) -> dict[str, Any]:
         """Return what results record of the world (plain JSON types)."""
         device = torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else provenance.cpu_name()
@@ -122,23 +153,60 @@ class Context(Team):
         }
 
 
-def join(ranks: int, threads: int | None = None) -> Context:
+class TorchrunTeam(Team):
+    """The ranks that torchrun started, before they have met: good for what all find alike by themselves.
+
+    Raises:
+        UserError: torchrun's variables are not numbers.
+    """
+
+    def __init__(self) -> None:
+        rank, size = environment.number("RANK"), environment.number("WORLD_SIZE")
+        if rank is None or size is None or environment.number("MASTER_PORT") is None:
+            raise UserError("RANK, WORLD_SIZE and MASTER_PORT must be numbers, as torchrun sets them")
+        self.rank, self.size = rank, size
+
+    def exchange(self, value: Any) -> list[Any]:
+        """Return this rank's ``value`` in everyone's place."""
+        return [value] * self.size
+
+
+def world(ranks: int) -> Team:
+    """Return the processes that this one was launched with, of whatever number.
+
+    Args:
+        ranks: number of ranks that the caller was told to expect.
+
+    Raises:
+        UserError: there is no MPI, or torchrun's variables are not numbers.
+    """
+    return TorchrunTeam() if environment.started_by_torchrun() else mpi.world(ranks)
+
+
+def join(team: Team, ranks: int, threads: int | None = None) -> Context:
     """Join the ``ranks`` processes of this job. Collective.
 
     Args:
+        team: what :func:`world` returned.
         ranks: number of ranks that the caller was told to expect; it is the authority.
         threads: CPU threads of PyTorch on each rank; by default OMP_NUM_THREADS, else the host's CPUs
             divided by its ranks. It is always set: under mpiexec PyTorch would silently take 1.
 
     Raises:
-        UserError: the launcher started another number of ranks, or there is no device for this rank.
+        RankError: on every rank: the launcher started another number of ranks, a setting is wrong, or
+            a rank has no device or shares one.
         LostRankError: a rank did not come within the time limit.
     """
-    if environment.started_by_torchrun():
-        context = _join_torchrun(ranks)
+    with team.together("starting"):
+        timeout()
+        if isinstance(team, TorchrunTeam):
+            _check_torchrun(team.size, ranks)
+        else:
+            mpi.check_size(team.size, ranks)
+    if isinstance(team, TorchrunTeam):
+        context = _join_torchrun(team)
     else:
-        team = mpi.team(ranks)
-        context = Context(device=_bind(0)) if isinstance(team, Solo) else _join_mpi(team)
+        context = Context(device=devices.bind(0)) if isinstance(team, Solo) else _join_mpi(team)
     context.threads = threads or _default_threads(context.local_size)
     torch.set_num_threads(context.threads)
     return context
@@ -171,74 +239,20 @@ def timeout() -> timedelta:
     return timedelta(seconds=int(text or DEFAULT_TIMEOUT_S))
 
 
-def pick_device(local: int, visible: int) -> torch.device:
-    """Return the device of the rank ``local`` of a host on which it sees ``visible`` CUDA devices.
-
-    A launcher that binds devices shows each rank only its own, which then has index 0.
-
-    Raises:
-        UserError: there are several devices, but none for this rank.
-    """
-    if visible == 0:
-        return torch.device("cpu")
-    if visible == 1:
-        return torch.device("cuda", 0)
-    if local >= visible:
-        raise UserError(
-            f"local rank {local} has no device: {visible} CUDA devices are visible;"
-            f" start at most {visible} ranks per host"
-        )
-    return torch.device("cuda", local)
-
-
-def backend_for(kinds: list[str]) -> str:
-    """Return the backend of the data group for ranks whose devices are of ``kinds``, in order of rank.
-
-    Raises:
-        UserError: some ranks have a CUDA device and others none; training on CPU would hide the fault.
-    """
-    if len(set(kinds)) > 1:
-        raise UserError(
-            f"rank {kinds.index('cpu')} sees no CUDA device while rank {kinds.index('cuda')} does;"
-            " mend its node, or set CUDA_VISIBLE_DEVICES= to train on CPU everywhere"
-        )
-    return "nccl" if kinds[0] == "cuda" else "gloo"
-
-
-def refuse_shared_devices(devices: list[tuple[str, str]]) -> None:
-    """Refuse two ranks on one device, which NCCL cannot serve.
-
-    Args:
-        devices: (host, unique id of the device) of each rank, in order of rank.
-
-    Raises:
-        UserError: two ranks have the same device.
-    """
-    owners: dict[tuple[str, str], int] = {}
-    for rank, device in enumerate(devices):
-        if device in owners:
-            raise UserError(
-                f"ranks {owners[device]} and {rank} share one CUDA device of {device[0]}, which NCCL does not allow;"
-                " start as many ranks per host as it has devices"
-            )
-        owners[device] = rank
-
-
-def _join_torchrun(ranks: int) -> Context:
-    rank, size = environment.number("RANK"), environment.number("WORLD_SIZE")
-    port = environment.number("MASTER_PORT")
-    if rank is None or size is None or port is None:
-        raise UserError("RANK, WORLD_SIZE and MASTER_PORT must be numbers, as torchrun sets them")
+def _check_torchrun(size: int, ranks: int) -> None:
     if size != ranks:
         raise UserError(
             f"started with WORLD_SIZE={size}, but --ranks {ranks} was given;"
             f" launch with: torchrun --nproc-per-node {ranks} -m scaffold ..."
         )
-    address = os.environ["MASTER_ADDR"]
+
+
+def _join_torchrun(team: TorchrunTeam) -> Context:
+    address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     # torchrun's agent already serves a store at this address; without an agent rank 0 must.
-    serve = rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
+    serve = team.rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
     store = TCPStore(address, port, None, serve, timeout(), wait_for_workers=False)
-    return _form_groups(Place("torchrun", rank, size), store)
+    return _form_groups(Place("torchrun", team.rank, team.size), store)
 
 
 def _join_mpi(team: Team) -> Context:
@@ -267,15 +281,17 @@ def _form_groups(place: Place, store: TCPStore) -> Context:
 
     outcome: Any
     try:
-        context.device = _bind(context.local_rank)
-        outcome = (context.device.type, _device_id(context.device))
+        context.device = devices.bind(context.local_rank)
+        outcome = (context.device.type, devices.unique_id(context.device))
     except ScaffoldError as error:
         outcome = error
     # The device must be bound before the first group exists.
     found = _agree_through_store(place, store, outcome)
-    context.backend = backend_for([kind for kind, _ in found])
-    if context.backend == "nccl":
-        refuse_shared_devices([(host, unique) for host, (_, unique) in zip(hosts, found, strict=True)])
+    # All see the same, so that all refuse it alike.
+    with _StoreTeam(place, store, "backend").together("choosing a backend"):
+        context.backend = devices.backend_for([kind for kind, _ in found])
+        if context.backend == "nccl":
+            devices.refuse_shared_devices([(host, unique) for host, (_, unique) in zip(hosts, found, strict=True)])
     dist.init_process_group(
         context.backend,
         store=store,
@@ -319,17 +335,6 @@ class _StoreTeam(Team):
             return [pickle.loads(bytes.fromhex(text)) for text in texts]  # noqa: S301 - our own bytes
         except RuntimeError as error:
             raise lost_rank(error) from error
-
-
-def _bind(local: int) -> torch.device:
-    device = pick_device(local, torch.cuda.device_count() if torch.cuda.is_available() else 0)
-    if device.type == "cuda":
-        torch.cuda.set_device(device)
-    return device
-
-
-def _device_id(device: torch.device) -> str:
-    return str(torch.cuda.get_device_properties(device).uuid) if device.type == "cuda" else ""
 
 
 def _default_threads(ranks_on_host: int) -> int:

@@ -6,15 +6,11 @@ mpi4py is imported inside functions: importing it initialises MPI, which a loade
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 from scaffold.errors import UserError
+from scaffold.parallel import environment
 from scaffold.parallel.team import Solo, Team
-
-_WORLD_SIZES = (
-    "WORLD_SIZE", "MV2_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PALS_NRANKS",
-)  # fmt: skip
 
 
 class MpiTeam(Team):
@@ -32,26 +28,24 @@ class MpiTeam(Team):
         return self._comm.allgather(value)
 
 
-def team(ranks: int) -> Team:
-    """Return the team of ``ranks`` processes that this one was launched in.
+def world(ranks: int) -> Team:
+    """Return the team of processes that this one was launched in, of whatever size (:func:`check_size`).
 
     Args:
-        ranks: the number of ranks that the caller was told to expect; it is the authority.
+        ranks: the number of ranks that the caller was told to expect.
 
     Raises:
-        UserError: the launcher started another number of ranks; raised on every rank.
+        UserError: MPI could not be loaded.
     """
-    if ranks == 1 and _launched_size() in (None, 1):
+    if ranks == 1 and environment.world_size() in (None, 1):
         return Solo()
     try:
-        found = MpiTeam()
+        return MpiTeam()
     except (ImportError, RuntimeError) as error:
         raise UserError(
             f"--ranks {ranks} needs MPI, which could not be loaded ({error}); install the extra [mpich],"
             " or mpi4py with the MPI library of the site"
         ) from error
-    check_size(found.size, ranks)
-    return found
 
 
 def check_size(found: int, ranks: int) -> None:
@@ -66,11 +60,3 @@ def check_size(found: int, ranks: int) -> None:
             f"started with {found} rank{'s' if found != 1 else ''}, but --ranks {ranks} was given{hint};"
             f" launch with: mpiexec -n {ranks} python -m mpi4py -m scaffold ..."
         )
-
-
-def _launched_size() -> int | None:
-    for name in _WORLD_SIZES:
-        text = os.environ.get(name, "").strip()
-        if text.isdigit():
-            return int(text)
-    return None

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scaffold.reporting import style
-from scaffold.reporting.results import damaged
+from scaffold.reporting.results import raise_damaged
 
 _POINTS = 20_000
 _SHOWN = 48
@@ -77,12 +77,12 @@ def read_cloud(path: Path) -> NDArray[np.float32]:
     try:
         instances = np.load(path, mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
-        damaged(path, f"cannot be read: {error}", error)
+        raise_damaged(path, f"cannot be read: {error}", error)
     if instances.ndim != 3 or instances.shape[2] != 3 or instances.dtype != np.float32:
-        damaged(path, f"is not (instances, points, 3) float32 but {instances.shape} {instances.dtype}")
+        raise_damaged(path, f"is not (instances, points, 3) float32 but {instances.shape} {instances.dtype}")
     points = np.array(instances[0, :_POINTS])
     if not np.isfinite(points).all():
-        damaged(path, "has a non-finite coordinate")
+        raise_damaged(path, "has a non-finite coordinate")
     return points
 
 

@@ -11,7 +11,8 @@ from rich.console import Console
 from rich.table import Table
 
 from scaffold.errors import UserError
-from scaffold.reporting.fom import FigureOfMerit, Spread, differing, ranks_text, read_fom
+from scaffold.reporting.fom import FigureOfMerit, Spread, differing, read_fom
+from scaffold.wording import count
 
 _ABSENT = "(absent)"
 
@@ -111,7 +112,7 @@ def compare(a: FigureOfMerit, b: FigureOfMerit) -> Comparison:
     if not differences and a.dataset.digest != b.dataset.digest:
         differences.append(Difference("digest of the data set", a.dataset.digest, b.dataset.digest))
     missing = [
-        f"{side} ({figure.run} on {ranks_text(figure.ranks)}) has no figure of merit: {figure.missing}"
+        f"{side} ({figure.run} on {count(figure.ranks, 'rank')}) has no figure of merit: {figure.missing}"
         for side, figure in (("A", a), ("B", b))
         if figure.missing
     ]

@@ -9,8 +9,8 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
 
+from scaffold.records import Result
 from scaffold.reporting import style
-from scaffold.reporting.results import Result
 
 _SIZE = (7.4, 4.2)
 _MARKED = 40

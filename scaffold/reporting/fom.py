@@ -21,7 +21,9 @@ from scaffold.config.identity import digest
 from scaffold.config.keys import value_of
 from scaffold.config.run import RunConfig
 from scaffold.errors import UserError
-from scaffold.reporting.results import DatasetStamp, Result, World, read_record, read_result, read_stats
+from scaffold.records import DatasetStamp, Result, World
+from scaffold.reporting.results import Training, read_record, read_training
+from scaffold.wording import count
 
 FORMAT_VERSION = 1
 _PUBLISHED_SEEDS = 3
@@ -132,23 +134,22 @@ def write_fom(directories: Iterable[Path], output: Path) -> FigureOfMerit:
         UserError: they are not seeds of one run.
         DamagedFileError: a result is missing or damaged.
     """
-    found = [(directory, read_result(directory)) for directory in directories]
-    figure = figure_of_merit(found)
+    figure = figure_of_merit([read_training(directory) for directory in directories])
     atomic.write_json(output, figure.model_dump(mode="json"))
     return figure
 
 
-def figure_of_merit(found: Sequence[tuple[Path, Result]]) -> FigureOfMerit:
-    """Join the seeds of one run: (directory, its result) of each.
+def figure_of_merit(trainings: Sequence[Training]) -> FigureOfMerit:
+    """Join the seeds of one run.
 
     Raises:
         UserError: they differ in run, ranks, settings or data, or a seed comes twice.
     """
-    _refuse_mixture(found)
-    found = sorted(found, key=lambda item: item[1].seed)
-    results = [result for _, result in found]
+    _refuse_mixture(trainings)
+    trainings = sorted(trainings, key=lambda training: training.result.seed)
+    results = [training.result for training in trainings]
     first = results[0]
-    seeds = [_seed_figures(directory, result) for directory, result in found]
+    seeds = [_seed_figures(training) for training in trainings]
     missing = _why_missing(results)
     steps = [seed.minibatch_time_s for seed in seeds if seed.minibatch_time_s is not None]
     return FigureOfMerit(
@@ -180,21 +181,17 @@ def figure_of_merit(found: Sequence[tuple[Path, Result]]) -> FigureOfMerit:
 
 def headline(figure: FigureOfMerit) -> str:
     """Return the figure of merit in one sentence."""
-    where = f"{figure.run} on {ranks_text(figure.ranks)} ({figure.world.device})"
+    where = f"{figure.run} on {count(figure.ranks, 'rank')} ({figure.world.device})"
     if figure.time_to_target_s is None or figure.llnl_fom is None:
         return f"{where}: no figure of merit, because {figure.missing}"
     time = figure.time_to_target_s
-    count = len(figure.seeds)
-    seeds = "1 seed" if count == 1 else f"median of {count} seeds, {time.min:.4g} to {time.max:.4g} s"
+    seeds = count(len(figure.seeds), "seed")
+    if len(figure.seeds) > 1:
+        seeds = f"median of {seeds}, {time.min:.4g} to {time.max:.4g} s"
     return (
         f"{where}: validation Dice {figure.must_match['target_dice']:g} in {time.median:.4g} s ({seeds});"
         f" LLNL's figure of merit {figure.llnl_fom.median:.4g} / s"
     )
-
-
-def ranks_text(ranks: int) -> str:
-    """Return ``1 rank`` or ``N ranks``."""
-    return f"{ranks} rank{'s' if ranks != 1 else ''}"
 
 
 def differing(a: dict[str, Any], b: dict[str, Any]) -> list[str]:
@@ -202,12 +199,14 @@ def differing(a: dict[str, Any], b: dict[str, Any]) -> list[str]:
     return [name for name in {**a, **b} if name not in a or name not in b or a[name] != b[name]]
 
 
-def _refuse_mixture(found: Sequence[tuple[Path, Result]]) -> None:
-    if not found:
+def _refuse_mixture(trainings: Sequence[Training]) -> None:
+    if not trainings:
         raise UserError("no result was named: a figure of merit needs at least one seed")
-    (reference, first), *others = found
-    for directory, result in others:
-        both = f"{reference} and {directory} are not seeds of one run"
+    reference, *others = trainings
+    first = reference.result
+    for training in others:
+        result = training.result
+        both = f"{reference.directory} and {training.directory} are not seeds of one run"
         if (result.run, result.ranks) != (first.run, first.ranks):
             raise UserError(
                 f"{both}: they are of {first.run}/ranks{first.ranks} and {result.run}/ranks{result.ranks};"
@@ -229,10 +228,12 @@ def _refuse_mixture(found: Sequence[tuple[Path, Result]]) -> None:
                 f"{both}: their data differ ({first.dataset.digest} and {result.dataset.digest});"
                 " run Snakemake again, it redoes what is out of date"
             )
-    seeds = [result.seed for _, result in found]
+    seeds = [training.result.seed for training in trainings]
     repeated = sorted({seed for seed in seeds if seeds.count(seed) > 1})
     if repeated:
-        raise UserError(f"seed {repeated[0]} is named twice: {', '.join(str(path) for path, _ in found)}")
+        raise UserError(
+            f"seed {repeated[0]} is named twice: {', '.join(str(training.directory) for training in trainings)}"
+        )
 
 
 def _why_missing(results: Sequence[Result]) -> str | None:
@@ -250,10 +251,7 @@ def _why_missing(results: Sequence[Result]) -> str | None:
 def _warnings(results: Sequence[Result]) -> list[str]:
     warnings = []
     if len(results) < _PUBLISHED_SEEDS:
-        warnings.append(
-            f"{len(results)} seed{'s' if len(results) != 1 else ''}; LLNL asks for the median of at least"
-            f" {_PUBLISHED_SEEDS}"
-        )
+        warnings.append(f"{count(len(results), 'seed')}; LLNL asks for the median of at least {_PUBLISHED_SEEDS}")
     commits = sorted({result.commit for result in results})
     if len(commits) > 1:
         warnings.append(f"the seeds were trained by different commits: {', '.join(commits)}")
@@ -268,9 +266,9 @@ def _warnings(results: Sequence[Result]) -> list[str]:
     return warnings
 
 
-def _seed_figures(directory: Path, result: Result) -> SeedFigures:
-    stats = read_stats(directory / "train_stats.csv")
-    training_s = float(stats.train_duration.sum())
+def _seed_figures(training: Training) -> SeedFigures:
+    result = training.result
+    training_s = float(training.stats.train_duration.sum())
     complete = result.converged and result.settings.epochs == -1
     return SeedFigures(
         seed=result.seed,
@@ -278,7 +276,7 @@ def _seed_figures(directory: Path, result: Result) -> SeedFigures:
         epochs=result.epochs,
         total_optimizer_steps=result.total_optimizer_steps,
         val_dice=result.val_dice,
-        time_to_target_s=result.epoch_time_s + result.checkpoint_stall_s if complete else None,
+        time_to_target_s=result.time_to_target_s if complete else None,
         llnl_fom=1 / result.epoch_time_s if complete else None,
         epoch_time_s=result.epoch_time_s,
         checkpoint_stall_s=result.checkpoint_stall_s,

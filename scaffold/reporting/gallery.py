@@ -12,8 +12,9 @@ from matplotlib.colors import to_rgb
 from matplotlib.patches import Patch
 from numpy.typing import NDArray
 
+from scaffold.records import Result
 from scaffold.reporting import style
-from scaffold.reporting.results import Predictions, Result
+from scaffold.reporting.results import Predictions
 
 _PIXELS = 512
 """Edge that a slice is reduced to: more pixels than a panel shows would be dropped at random."""

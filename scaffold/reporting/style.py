@@ -16,7 +16,8 @@ from cycler import cycler
 from matplotlib.figure import Figure
 
 from scaffold import atomic
-from scaffold.reporting.results import Result
+from scaffold.records import Result
+from scaffold.wording import count
 
 BLUE, ORANGE, GREEN, VERMILION, SKY, PURPLE, YELLOW = (
     "#0072B2", "#E69F00", "#009E73", "#D55E00", "#56B4E9", "#CC79A7", "#F0E442",
@@ -104,16 +105,12 @@ def conditions(result: Result) -> str:
     """Return what a figure of one training must say of it: problem, model, ranks, device."""
     settings = result.settings
     return (
-        f"{settings.vol_size}³ voxels · {_count(settings.n_categories, 'category', 'categories')}"
-        f" · U-Net of {_count(settings.unet_layers, 'level')}, {result.parameters:,} parameters"
-        f" · {_count(result.ranks, 'rank')} · {result.world.device}"
+        f"{settings.vol_size}³ voxels · {count(settings.n_categories, 'category', 'categories')}"
+        f" · U-Net of {count(settings.unet_layers, 'level')}, {result.parameters:,} parameters"
+        f" · {count(result.ranks, 'rank')} · {result.world.device}"
     )
 
 
 def name(result: Result) -> str:
     """Return how figures call one training."""
-    return f"{result.run}, {_count(result.ranks, 'rank')}, seed {result.seed}"
-
-
-def _count(number: int, noun: str, plural: str = "") -> str:
-    return f"{number} {noun if number == 1 else plural or noun + 's'}"
+    return f"{result.run}, {count(result.ranks, 'rank')}, seed {result.seed}"

@@ -13,8 +13,8 @@ from rich.table import Table
 
 from scaffold import atomic
 from scaffold.errors import DamagedFileError, UserError
+from scaffold.remedy import rebuild_command
 from scaffold.reporting.fom import FigureOfMerit, headline, read_fom
-from scaffold.reporting.results import rebuild_command
 
 _SHOWN = {
     "run": "run",
@@ -69,7 +69,7 @@ def read_summary(path: Path) -> pd.DataFrame:
     try:
         table = pd.read_csv(path)
     except FileNotFoundError as error:
-        raise UserError(f"{path} does not exist; make it with: snakemake --profile profiles/local {path}") from error
+        raise UserError(f"{path} does not exist; make it with: {rebuild_command(path)}") from error
     except (OSError, ValueError) as error:
         raise DamagedFileError(path, f"is not a table ({error})", rebuild_command(path)) from error
     lacking = [name for name in (*_SHOWN, "headline") if name not in table.columns]

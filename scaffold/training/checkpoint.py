@@ -11,7 +11,6 @@ succeeded or not, so a full disk on rank 0 stops every rank with the same error.
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
 import logging
@@ -104,10 +103,11 @@ class Checkpoints:
     def load(self) -> State | None:
         """Return the newest checkpoint that is whole, or None if there is none; the same on every rank.
 
-        Rank 0 reads and sends. A damaged file is set aside as ``*.corrupt`` and the next one tried.
+        Rank 0 reads and sends. A damaged file is set aside as ``*.corrupt`` once a whole one is found.
 
         Raises:
-            RankError: there are checkpoints, but none is whole.
+            RankError: there are checkpoints, but none is whole. They stay, so that the next start is
+                refused too rather than begin afresh unasked.
         """
         with self._context.together("finishing the last checkpoint"):
             self._drain()
@@ -141,11 +141,16 @@ class Checkpoints:
                 continue
             except DamagedFileError as error:
                 damaged.append(path)
-                set_aside(path)
-                log.warning("%s; set aside as %s.corrupt", error, path.name)
+                log.warning("%s", error)
                 continue
-            has_best = (self.directory / BEST).exists()
-            self._best_loss = state.facts["best_val_loss"] if has_best else float("inf")
+            for other in damaged:
+                set_aside(other)
+                log.warning("set aside as %s.corrupt", other.name)
+            self._best_loss = loss_of(self.directory / BEST)
+            if state.facts["val_loss_avg"] < self._best_loss:
+                # Killed after `last` was written and before its copy was, or the copy was lost.
+                self._copy_to_best()
+                self._best_loss = state.facts["val_loss_avg"]
             return state
         if damaged:
             raise DamagedFileError(
@@ -155,21 +160,21 @@ class Checkpoints:
 
     def _start(self, state: State) -> None:
         is_best = state.facts["val_loss_avg"] < self._best_loss
-        best_loss = min(self._best_loss, state.facts["val_loss_avg"])
-        state = dataclasses.replace(state, facts={**state.facts, "best_val_loss": best_loss})
         if not self._background:
             self._write(state, is_best)
         else:
             self._writer = threading.Thread(target=self._write_and_keep_failure, args=(state, is_best))
             self._writer.start()
-        self._best_loss = best_loss
+        self._best_loss = min(self._best_loss, state.facts["val_loss_avg"])
 
     def _write(self, state: State, is_best: bool) -> None:
-        last = self.directory / LAST
-        write(last, state)
+        write(self.directory / LAST, state)
         if is_best:
-            with open(last, "rb") as source, atomic.write(self.directory / BEST) as target:
-                shutil.copyfileobj(source, target, _COPY_BYTES)
+            self._copy_to_best()
+
+    def _copy_to_best(self) -> None:
+        with open(self.directory / LAST, "rb") as source, atomic.write(self.directory / BEST) as target:
+            shutil.copyfileobj(source, target, _COPY_BYTES)
 
     def _write_and_keep_failure(self, state: State, is_best: bool) -> None:
         try:
@@ -217,6 +222,15 @@ def read(path: Path) -> State:
     if _digest(tensors, text) != expected:
         raise _damaged(path, "has been altered: its SHA-256 differs from the one it was written with")
     return State(tensors, json.loads(text))
+
+
+def loss_of(path: Path) -> float:
+    """Return the validation loss of a checkpoint by its header alone; infinity if there is none to be read."""
+    try:
+        with safetensors.safe_open(path, framework="pt") as file:
+            return float(json.loads(file.metadata()["facts"])["val_loss_avg"])
+    except (FileNotFoundError, safetensors.SafetensorError, KeyError, TypeError, ValueError):
+        return float("inf")
 
 
 def set_aside(path: Path) -> None:

@@ -12,7 +12,7 @@ import signal
 import threading
 from multiprocessing import forkserver, resource_tracker
 
-from scaffold.parallel.control import SIGNALS
+from scaffold.parallel.stopping import SIGNALS
 
 
 def start_loader_server() -> None:

@@ -17,16 +17,17 @@ import torch
 from torch.utils.data import DataLoader
 
 from scaffold.config import RunConfig
-from scaffold.errors import IncurableError, StoppedError
-from scaffold.parallel.control import StopRequests
+from scaffold.errors import Ending, IncurableError, StoppedError
 from scaffold.parallel.launch import Context
+from scaffold.parallel.stopping import Request, StopRequests
 from scaffold.progress import track
+from scaffold.records import Row
 from scaffold.training.checkpoint import Checkpoints
 from scaffold.training.evaluation import evaluate
 from scaffold.training.profiling import StepProfiler
 from scaffold.training.replicas import unwrapped
-from scaffold.training.state import capture
-from scaffold.training.statistics import Row, Statistics
+from scaffold.training.state import State, capture
+from scaffold.training.statistics import Statistics
 from scaffold.training.step import Batch, Learner, train_step
 from scaffold.training.timing import StepTimer
 
@@ -79,7 +80,7 @@ class Training:
         """Whether ``epochs`` are trained."""
         return self.config.epochs != -1 and self.statistics.epoch >= self.config.epochs
 
-    def run(self) -> str:
+    def run(self) -> Ending:
         """Train until the target is met or the epochs are used up; return which. Collective.
 
         Afterwards the last epoch's checkpoint is on disk.
@@ -92,29 +93,30 @@ class Training:
         statistics = self.statistics
         self.saved = self.on_disk = statistics.epoch
         while not (self.converged or self.used_up):
-            reason = self.stops.settle(needed_s=self._longest_epoch())
-            if reason is not None:
+            request = self.stops.settle(needed_s=self._longest_epoch())
+            if request is not None:
                 self._finish()
-                raise StoppedError(self._stopped(reason))
-            row, reason = self._epoch(statistics.epoch + 1)
-            if row is None:
+                raise self._stopped(request)
+            outcome = self._epoch(statistics.epoch + 1)
+            if isinstance(outcome, Request):
                 self._wait_for_disk()
-                raise StoppedError(self._stopped(str(reason)))
+                raise self._stopped(outcome)
+            row = outcome
             statistics.rows.append(row)
             self._tell(row)
             if self.config.checkpoint_interval > 0 and row.epoch % self.config.checkpoint_interval == 0:
                 self._save()
             self._write_statistics()
         self._finish()
-        return "converged" if self.converged else "epochs used up"
+        return Ending.CONVERGED if self.converged else Ending.USED_UP
 
-    def _epoch(self, epoch: int) -> tuple[Row | None, str | None]:
-        """Train and validate once; return the row, or None and why it was abandoned."""
+    def _epoch(self, epoch: int) -> Row | Request:
+        """Train and validate once; return the row, or the request for which the epoch was abandoned."""
         learning_rate = float(self.learner.optimizer.param_groups[0]["lr"])
         start = time.perf_counter()
-        sums, steps, waited, timer, reason = self._train(epoch)
-        if reason is not None:
-            return None, reason
+        sums, steps, waited, timer, request = self._train(epoch)
+        if request is not None:
+            return request
         loss_sum, dice_sum, samples = self._total(*sums)
         trained = time.perf_counter()
         score = evaluate(self.learner, self.validation)
@@ -124,7 +126,7 @@ class Training:
         if self.learner.scheduler is not None:
             self.learner.scheduler.step()
         end = time.perf_counter()
-        row = Row(
+        return Row(
             epoch=epoch,
             epoch_loss=loss_sum,
             overall_loss=loss_sum / samples,
@@ -142,14 +144,13 @@ class Training:
             checkpoint_stall=0.0,
             minibatch_duration=timer.median(self.context),
         )
-        return row, None
 
-    def _train(self, epoch: int) -> tuple[tuple[float, float, int], int, float, StepTimer, str | None]:
+    def _train(self, epoch: int) -> tuple[tuple[float, float, int], int, float, StepTimer, Request | None]:
         """Take all steps of an epoch.
 
         Returns:
             (sums of loss, Dice and samples), steps, seconds spent waiting for data, the step times, and
-            why to stop, if a request arrived.
+            the request to stop, if one arrived.
         """
         self.batches.sampler.set_epoch(epoch)  # type: ignore[attr-defined]
         unwrapped(self.learner.model).train()
@@ -157,10 +158,10 @@ class Training:
         timer = StepTimer(self.context.device)
         waits: list[float] = []
         samples = steps = 0
-        reason = None
+        request = None
         for batch in track(_timed(self.batches, waits), f"epoch {epoch}", len(self.batches), self.context.rank):
-            reason = self.stops.poll()
-            if reason is not None:
+            request = self.stops.poll()
+            if request is not None:
                 break
             with timer.step(is_full=len(batch["mask"]) == self.config.local_batch_size):
                 result = train_step(self.learner, batch)
@@ -169,7 +170,7 @@ class Training:
             steps += 1
             self.profiler.step()
         loss_sum, dice_sum = totals.tolist()
-        return (loss_sum, dice_sum, samples), steps, math.fsum(waits), timer, reason
+        return (loss_sum, dice_sum, samples), steps, math.fsum(waits), timer, request
 
     def _total(self, first: float, second: float, samples: int) -> tuple[float, float, int]:
         """Add over all ranks, exactly rounded, so that the sum does not depend on an order of adding."""
@@ -192,7 +193,7 @@ class Training:
         # A save begins by waiting for the one before.
         self.on_disk, self.saved = self.saved, row.epoch
 
-    def _capture(self) -> Any:
+    def _capture(self) -> State:
         self.before_save()
         row = self.statistics.rows[-1]
         facts = {
@@ -224,10 +225,11 @@ class Training:
         """Return the most that an epoch and its checkpoint took so far, seconds; 0 before the first."""
         return max((row.epoch_duration + row.checkpoint_stall for row in self.statistics.rows), default=0.0)
 
-    def _stopped(self, reason: str) -> str:
+    def _stopped(self, request: Request) -> StoppedError:
         lost = self.statistics.epoch - self.saved
         redo = f"; {lost} finished epochs are lost, since checkpoint_interval is not 1" if lost else ""
-        return f"stopped: {reason}, after epoch {self.saved}{redo}; run the same command again to continue"
+        told = f"stopped: {request.name}, after epoch {self.saved}{redo}; run the same command again to continue"
+        return StoppedError(told, request.ending)
 
     def _tell(self, row: Row) -> None:
         if self.context.rank == 0:

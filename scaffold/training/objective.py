@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from scaffold.kernels import segmentation_loss
+from scaffold.kernels import segmentation_sums
 from scaffold.training.metrics import foreground_dice
 
 
@@ -34,11 +34,11 @@ def objective(logits: Tensor, labels: Tensor, weights: Tensor) -> Objective:
         weights: (C,), class weights of the cross-entropy.
     """
     with torch.autocast(logits.device.type, enabled=False):
-        return from_sums(segmentation_loss(logits, labels, weights))
+        return from_sums(segmentation_sums(logits, labels, weights))
 
 
 def from_sums(sums: Tensor) -> Objective:
-    """Return the loss of a batch from its :func:`~scaffold.kernels.segmentation_loss` sums.
+    """Return the loss of a batch from its :func:`~scaffold.kernels.segmentation_sums` sums.
 
     The cross-entropy is normalised over the batch, not per sample: sum(w * -log p) / sum(w).
 

@@ -7,20 +7,18 @@ from typing import Any
 
 from scaffold import atomic, provenance
 from scaffold.config import Job, dataset_name, must_match, resume_identity, training_identity
+from scaffold.records import FORMAT_VERSION, Result
+from scaffold.training.attempts import Attempt, Attempts
 from scaffold.training.statistics import Statistics
-from scaffold.training.workdir import Attempt, Attempts
-
-FORMAT_VERSION = 1
 
 
 def build(
     job: Job, statistics: Statistics, attempts: Attempts, converged: bool, parameters: int, dataset: dict[str, Any]
-) -> dict[str, Any]:
-    """Return the content of ``result.json`` (plain JSON types; times in seconds).
+) -> Result:
+    """Return the content of ``result.json``.
 
-    ``time_to_target_s`` is the sum of the epochs' times and of what checkpoints stalled training; null
-    unless the target was met. ``lost_s`` is the wall time of earlier attempts less what of it counts.
-    The set-up times and ``world`` are those of the last attempt that trained.
+    ``lost_s`` is the wall time of earlier attempts less what of it counts. The set-up times and
+    ``world`` are those of the last attempt that trained.
 
     Args:
         job: what was trained.
@@ -31,48 +29,46 @@ def build(
         dataset: its ``config_id`` and ``digest``.
     """
     rows = statistics.rows
-    epoch_time = sum(row.epoch_duration for row in rows)
-    stall = sum(row.checkpoint_stall for row in rows)
     trained = _last_that_trained(attempts)
     setup = trained.setup or {}
-    return {
-        "format_version": FORMAT_VERSION,
-        "run": job.run,
-        "ranks": job.ranks,
-        "seed": job.seed,
-        "config": job.config.model_dump(),
-        "must_match": must_match(job.config),
-        "training_identity": training_identity(job.config),
-        "resume_identity": resume_identity(job.config),
-        "dataset": {"name": dataset_name(job.config), **dataset},
-        "converged": converged,
-        "epochs": statistics.epoch,
-        "val_dice": statistics.val_dice,
-        "val_loss_avg": rows[-1].val_loss_avg if rows else None,
-        "time_to_target_s": epoch_time + stall if converged else None,
-        "epoch_time_s": epoch_time,
-        "checkpoint_stall_s": stall,
-        "minibatch_time_s": statistics.minibatch_time,
-        "total_optimizer_steps": statistics.total_optimizer_steps,
-        "warmup_s": setup.get("warmup_s"),
-        "class_weights_s": setup.get("class_weights_s"),
-        "build_s": setup.get("build_s"),
-        "lost_s": attempts.lost_s({row.epoch: row.epoch_duration + row.checkpoint_stall for row in rows}),
-        "attempts": attempts.to_json(),
-        "parameters": parameters,
-        "world": trained.world,
-        "kernels": {},
-        "provenance": provenance.stamp(),
-    }
+    return Result.model_validate(
+        {
+            "format_version": FORMAT_VERSION,
+            "run": job.run,
+            "ranks": job.ranks,
+            "seed": job.seed,
+            "config": job.config.model_dump(),
+            "must_match": must_match(job.config),
+            "training_identity": training_identity(job.config),
+            "resume_identity": resume_identity(job.config),
+            "dataset": {"name": dataset_name(job.config), **dataset},
+            "converged": converged,
+            "epochs": statistics.epoch,
+            "val_dice": statistics.val_dice,
+            "val_loss_avg": rows[-1].val_loss_avg if rows else None,
+            "epoch_time_s": sum(row.epoch_duration for row in rows),
+            "checkpoint_stall_s": sum(row.checkpoint_stall for row in rows),
+            "minibatch_time_s": statistics.minibatch_time,
+            "total_optimizer_steps": statistics.total_optimizer_steps,
+            "warmup_s": setup.get("warmup_s"),
+            "class_weights_s": setup.get("class_weights_s"),
+            "build_s": setup.get("build_s"),
+            "lost_s": attempts.lost_s({row.epoch: row.epoch_duration + row.checkpoint_stall for row in rows}),
+            "attempts": attempts.to_json(),
+            "parameters": parameters,
+            "world": trained.world,
+            "provenance": provenance.stamp(),
+        }
+    )
 
 
-def write(path: Path, content: dict[str, Any]) -> None:
+def write(path: Path, content: Result) -> None:
     """Write ``result.json``; it comes last of a training's outputs.
 
     Raises:
         WriteError: the file system refused.
     """
-    atomic.write_json(path, content)
+    atomic.write_json(path, content.model_dump())
 
 
 def _last_that_trained(attempts: Attempts) -> Attempt:

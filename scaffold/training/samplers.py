@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, Dataset, Sampler
 
-from scaffold.fractals.rng import key, permutation
+from scaffold.rng import key, permutation
 from scaffold.training.loaders import end_with_trainer
 
 

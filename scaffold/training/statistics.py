@@ -11,57 +11,12 @@ import csv
 import io
 import statistics
 from collections.abc import Iterable
-from dataclasses import astuple, dataclass, fields
+from dataclasses import astuple
 from pathlib import Path
 from typing import Any
 
 from scaffold import atomic
-
-
-@dataclass
-class Row:
-    """One epoch. All times in seconds, of rank 0's clock.
-
-    Attributes:
-        epoch: 1-based.
-        epoch_loss: sum over all training samples of the loss of their batch.
-        overall_loss: ``epoch_loss`` per sample.
-        val_loss_epoch: sum over all validation samples of the loss of their batch.
-        val_loss_avg: ``val_loss_epoch`` per sample; decides which checkpoint is best.
-        train_dice: mean foreground soft Dice.
-        val_dice: mean foreground hard Dice; decides convergence.
-        epoch_duration: loading, steps, reductions, validation and scheduler; no checkpoint.
-        optimizer_steps: steps of this epoch.
-        total_optimizer_steps: steps since the run began, over all attempts.
-        learning_rate: that the epoch was trained with.
-        train_duration: the part of ``epoch_duration`` spent on training batches.
-        val_duration: the part spent on validation.
-        data_duration: the part of ``train_duration`` spent waiting for the loader.
-        checkpoint_stall: that training waited for this epoch's checkpoint, after ``epoch_duration``.
-        minibatch_duration: median over the epoch's full batches of the slowest rank's time; None
-            without a full batch.
-    """
-
-    epoch: int
-    epoch_loss: float
-    overall_loss: float
-    val_loss_epoch: float
-    val_loss_avg: float
-    train_dice: float
-    val_dice: float
-    epoch_duration: float
-    optimizer_steps: int
-    total_optimizer_steps: int
-    learning_rate: float
-    train_duration: float
-    val_duration: float
-    data_duration: float
-    checkpoint_stall: float
-    minibatch_duration: float | None
-
-
-COLUMNS = tuple(field.name for field in fields(Row))
-TIME_COLUMNS = tuple(name for name in COLUMNS if name.endswith(("_duration", "_stall")))
+from scaffold.records import COLUMNS, Row
 
 
 class Statistics:

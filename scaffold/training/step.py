@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from scaffold.dataset.reader import paint
+from scaffold.dataset.reader import colour
 from scaffold.training.objective import objective
 from scaffold.training.optimizer import clip_gradients
 
@@ -27,7 +27,7 @@ class Compute:
 
     Attributes:
         device: the accelerator, or the CPU.
-        palette: (C, 3) float32, the colours of the classes, on the device; paints the images that a batch lacks.
+        palette: (C, 3) float32, the colours of the classes, on the device; colours the images that a batch lacks.
         amp: run the network in bfloat16 where that is safe (autocast).
         dtype: of images and parameters.
     """
@@ -48,7 +48,7 @@ class Compute:
         """
         labels = batch["mask"].to(self.device, non_blocking=True)
         dense = "image" in batch
-        image = batch["image"].to(self.device, non_blocking=True) if dense else paint(labels, self.palette)
+        image = batch["image"].to(self.device, non_blocking=True) if dense else colour(labels, self.palette)
         return image.to(self.dtype, memory_format=torch.channels_last_3d), labels
 
 

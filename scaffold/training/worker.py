@@ -6,9 +6,9 @@ ends it is recorded in the work folder, and every rank leaves with the same exit
 
 from __future__ import annotations
 
+import dataclasses
 import logging
-import os
-import random
+import signal
 import sys
 import time
 import traceback
@@ -16,23 +16,24 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-import numpy as np
 import torch
 
 from scaffold import atomic
-from scaffold.config import Job, RunConfig, config_id, resolved, resume_identity, training_identity
+from scaffold.config import Job, RunConfig, config_id, resume_identity, training_identity
 from scaffold.config.identity import dataset_settings
 from scaffold.dataset.reader import Samples
-from scaffold.errors import ExitCode, IncurableError, ScaffoldError, StoppedError, UserError
+from scaffold.errors import Ending, ExitCode, IncurableError, ScaffoldError, StoppedError, UserError
 from scaffold.model.unet import build as build_network
 from scaffold.parallel import ending
 from scaffold.parallel.alarm import Alarm, Failure
-from scaffold.parallel.control import StopRequests
 from scaffold.parallel.launch import Context, is_lost_rank, lost_rank
+from scaffold.parallel.stopping import StopRequests
 from scaffold.parallel.team import RankError
 from scaffold.training import class_weights, predictions, result, tensorfile
 from scaffold.training.checkpoint import Checkpoints
+from scaffold.training.determinism import seed_everything, set_determinism
 from scaffold.training.loaders import start_loader_server
 from scaffold.training.loop import Training
 from scaffold.training.optimizer import build_optimizer, build_scheduler
@@ -53,6 +54,10 @@ _AGREED = (RankError, StoppedError, IncurableError)
 _FROM_LOADER = "Caught DamagedFileError in DataLoader worker"
 
 log = logging.getLogger("scaffold")
+
+
+class InterruptedRankError(StoppedError):
+    """A person insisted (a second Ctrl-C) on this rank; the others may know nothing of it."""
 
 
 class DamagedSampleError(ScaffoldError):
@@ -94,11 +99,14 @@ def run(context: Context, job: Job, meta: Path, output: Path, deadline: float | 
             record.work = open_work(context, job, output)
             _train_and_publish(context, job, data, output, record, stops)
     except BaseException as raised:
+        if isinstance(raised, KeyboardInterrupt):
+            # A third Ctrl-C must not break the end that the second began.
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
         error = _worded(raised)
         failure = Failure.of(context, error)
         if failure.exit_code == ExitCode.INTERNAL and not (isinstance(error, RankError) and context.rank):
             traceback.print_exception(raised)
-        is_agreed = isinstance(error, _AGREED)
+        is_agreed = type(error) in _AGREED
         if is_agreed:
             alarm.off()
             record.failed(failure)
@@ -127,7 +135,7 @@ class _Record:
             self.checkpoints.let_finish()
         if self.work is not None:
             try:
-                self.work.close(failure.message, failure.exit_code)
+                self.work.close(failure.ending, failure.message, failure.exit_code)
             except ScaffoldError as error:
                 log.warning("could not record how this attempt ended: %s", error)
 
@@ -193,7 +201,6 @@ def _train_and_publish(
         learner = build_learner(context, job, data)
     checkpoints = record.checkpoints = Checkpoints(folder / "checkpoints", context, config.async_save)
     statistics = _resume(context, job, learner, checkpoints, folder, work)
-    identity = {"resume_identity": resume_identity(config), "ranks": job.ranks, "seed": job.seed}
     replicas = {"replica": context.rank, "replicas": context.size}
     if config.dataloader_num_workers:
         start_loader_server()
@@ -211,25 +218,26 @@ def _train_and_publish(
             checkpoints=checkpoints,
             stops=stops,
             profiler=profiler,
-            facts=identity,
+            facts=_origin(job),
             before_save=work.lock.check if work is not None else lambda: None,
         )
         if training.converged or training.used_up:
             log.info("nothing to train: epoch %d, validation Dice %.4f", statistics.epoch, statistics.val_dice)
-            reason = "published"
+            ending = Ending.PUBLISHED
         else:
             _get_ready(training, job, data, setup)
             if work is not None:
                 work.attempts.current.setup = {name: round(seconds, 6) for name, seconds in setup.items()}
                 work.attempts.write()
             try:
-                reason = training.run()
+                ending = training.run()
             finally:
                 if work is not None:
                     work.attempts.reached(training.on_disk)
-    with context.together("publishing the result"):
+    # Rank 0 reads masks and predicts, which at a large scale takes longer than a collective may.
+    with context.together("publishing the result"), context.led_by_rank_0("publishing"):
         if work is not None:
-            work.attempts.end(reason, ExitCode.DONE)
+            work.attempts.end(ending, str(ending), ExitCode.DONE)
             _publish(output, job, data, training, work)
             work.lock.release()
 
@@ -278,13 +286,8 @@ def _get_ready(training: Training, job: Job, data: Data, setup: dict[str, float]
     context, learner = training.context, training.learner
     with _timed(setup, "build_s"):
         if context.data_group is not None:
-            learner = Learner(
-                replicate(unwrapped(learner.model), context.data_group),
-                learner.optimizer,
-                learner.scheduler,
-                learner.weights,
-                learner.compute,
-            )
+            replica = replicate(unwrapped(learner.model), context.data_group)
+            learner = dataclasses.replace(learner, model=replica)
     with _timed(setup, "class_weights_s"):
         fraction = training.config.ce_weight_sample_fraction
         weights = class_weights.estimate(data.training, fraction, context, context.rank, context.size)
@@ -299,7 +302,7 @@ def _publish(output: Path, job: Job, data: Data, training: Training, work: WorkD
     (output / "result.json").unlink(missing_ok=True)
     network = unwrapped(training.learner.model)
     weights = {name: tensor.detach().cpu().contiguous() for name, tensor in network.state_dict().items()}
-    atomic.write_yaml(output / "config.yaml", resolved(job.run, job.config, job.ranks, job.seed, job.resources))
+    atomic.write_yaml(output / "config.yaml", job.resolved())
     training.statistics.write(output / STATISTICS)
     tensorfile.write(output / "model.safetensors", weights, {"training_identity": training_identity(job.config)})
     predictions.write(output / "predictions.npz", training.learner, data.validation)
@@ -315,26 +318,6 @@ def _publish(output: Path, job: Job, data: Data, training: Training, work: WorkD
     log.info("published %s", output / "result.json")
 
 
-def seed_everything(seed: int) -> None:
-    """Seed the generators of Python, NumPy and PyTorch, the same on every rank."""
-    random.seed(seed)
-    np.random.seed(seed % 2**32)
-    torch.manual_seed(seed)
-
-
-def set_determinism(strict: bool) -> None:
-    """Make results repeatable: no autotuning (it chooses by timing), deterministic cuDNN algorithms.
-
-    Args:
-        strict: also refuse operations that PyTorch knows to be non-deterministic.
-    """
-    torch.backends.cudnn.benchmark = False
-    torch.backends.cudnn.deterministic = True
-    if strict:
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    torch.use_deterministic_algorithms(strict)
-
-
 def _check_settings(samples: Samples, job: Job, meta: Path) -> None:
     wanted = dataset_settings(job.config)
     if samples.meta.config_id == config_id(job.config):
@@ -348,8 +331,13 @@ def _check_settings(samples: Samples, job: Job, meta: Path) -> None:
     raise UserError(f"{meta} is not the data set of run {job.run}: {'; '.join(differing)}")
 
 
+def _origin(job: Job) -> dict[str, Any]:
+    """Return what a checkpoint must have been made with to be continued by ``job``."""
+    return {"resume_identity": resume_identity(job.config), "ranks": job.ranks, "seed": job.seed}
+
+
 def _check_origin(state: State, job: Job, folder: Path) -> None:
-    wanted = {"resume_identity": resume_identity(job.config), "ranks": job.ranks, "seed": job.seed}
+    wanted = _origin(job)
     wrong = [
         f"{key} {state.facts.get(key)} instead of {value}"
         for key, value in wanted.items()
@@ -365,7 +353,7 @@ def _check_origin(state: State, job: Job, folder: Path) -> None:
 def _worded(error: BaseException) -> BaseException:
     """Return ``error`` as the user should see it."""
     if isinstance(error, KeyboardInterrupt):
-        return StoppedError("interrupted; run the same command again to continue from the last checkpoint")
+        return InterruptedRankError("interrupted; run the same command again to continue from the last checkpoint")
     if is_lost_rank(error):
         return lost_rank(error)
     if isinstance(error, RuntimeError) and _FROM_LOADER in str(error):

@@ -6,6 +6,7 @@ import argparse
 
 import pytest
 
+from scaffold.cli import main
 from scaffold.cli.common import add_selection_arguments, load_run, select_config
 from scaffold.config import ConfigError, RunConfig, dataset_name, library_name
 from scaffold.errors import UserError
@@ -43,3 +44,12 @@ def test_run_must_be_named_where_there_are_several(parse):
     with pytest.raises(ConfigError, match="choose one with --run: a, b"):
         load_run(parse("library"))
     assert load_run(parse("library", "--run", "a", "--set", "epochs=3")).config == RunConfig(seed=1, epochs=3)
+
+
+@pytest.mark.parametrize("threads", ["0", "-1", "two"])
+@pytest.mark.parametrize("verb", ["search --config x --output x", "verify-dataset x"])
+def test_threads_must_be_a_positive_number(capsys, verb, threads):
+    """Zero threads would wait for ever."""
+    with pytest.raises(SystemExit):
+        main([*verb.split(), "--threads", threads])
+    assert f"'{threads}' is not an integer of at least 1" in capsys.readouterr().err

@@ -9,6 +9,7 @@ import yaml
 
 from scaffold.cli import main, outlook
 from scaffold.config import RunConfig, Study
+from scaffold.model.size import training_bytes
 
 STUDY = "defaults: {problem_scale: 5, unet_base_channels: 8, n_categories: 3, n_instances_used_per_fractal: 24}\n"
 
@@ -45,9 +46,8 @@ def test_bytes_by_hand(study):
 
 
 def test_a_disk_too_small_is_told(study, monkeypatch):
-    need = sum(
-        (outlook.library_bytes(RunConfig()), outlook.dataset_bytes(RunConfig()), outlook.training_bytes(RunConfig()))
-    )
+    config = RunConfig()
+    need = config.instances_bytes + config.dataset_bytes + training_bytes(config)
     one = Study.from_mapping({"runs": {"a": {}}}, "x")
 
     class Usage:

@@ -101,9 +101,12 @@ def test_local_statistics_make_the_sharding_part_of_the_comparison():
     ],
 )
 def test_code_version_moves_what_the_stage_makes(monkeypatch, stage, told):
-    before = names(RunConfig())
+    """And no figure of merit is compared with one of another algorithm."""
+    before, comparable = names(RunConfig()), must_match(RunConfig())
     monkeypatch.setitem(keys.STAGE_VERSIONS, stage, keys.STAGE_VERSIONS[stage] + 1)
     assert moved(before, names(RunConfig())) == told
+    after = must_match(RunConfig())
+    assert {name for name in after if after[name] != comparable.get(name)} == {f"version.{stage}"}
 
 
 def test_every_stage_has_a_code_version():

@@ -55,6 +55,7 @@ def test_schema_accepts_shipped_and_resolved_studies(accepts, path):
         {"runs": {"a": {"problem_scale": 13}}},
         {"runs": {"a": {"storage": {"image": "x"}}}},
         {"runs": {"a": {"ranks": [0]}}},
+        {"runs": {"a": {"seeds": [2**63]}}},
         {"runs": {"a": {"resources": {"gpu": 1}}}},
         {"defaults": {"ranks": [1]}, "runs": {"a": {}}},
         {"runs": {"a": {}}, "other": 1},

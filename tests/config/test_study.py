@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from scaffold.config import ConfigError, Resources, RunConfig, Study, iter_keys, resolved
+from scaffold.config import ConfigError, Resources, RunConfig, Study, iter_keys
 from scaffold.config.keys import value_of
+from scaffold.config.study import merge
 from scaffold.errors import ExitCode, UserError
 
 SHIPPED = sorted((Path(__file__).parents[2] / "config").glob("*.yaml"))
@@ -236,7 +237,7 @@ def test_resolved_study_is_valid_and_equal(load, tmp_path):
 
 def test_resolved_training_is_one_job_of_the_study(load):
     job = load("runs:\n  a: {ranks: [1, 2], seeds: [3, 4], torch_amp: false}\n").jobs()[-1]
-    (again,) = Study.from_mapping(resolved(job.run, job.config, job.ranks, job.seed, job.resources), "x").jobs()
+    (again,) = Study.from_mapping(job.resolved(), "x").jobs()
     assert again == job
 
 
@@ -265,3 +266,11 @@ def test_every_key_can_be_set_from_the_command_line(load):
     for dotted, _, _ in iter_keys(RunConfig):
         text = yaml.safe_dump(value_of(config, dotted), default_flow_style=True).removesuffix("...\n").strip()
         assert load("runs: {a: {}}", f"{dotted}={text}").run("a").config == config
+
+
+def test_settings_are_laid_over_one_another_at_any_depth():
+    """A nested key given by a run must leave its neighbours as the defaults have them, and change no input."""
+    base, over = {"a": 1, "b": {"c": {"d": 1, "e": 2}}}, {"b": {"c": {"e": 3}}, "f": None}
+    assert merge(base, over) == {"a": 1, "b": {"c": {"d": 1, "e": 3}}, "f": None}
+    assert base == {"a": 1, "b": {"c": {"d": 1, "e": 2}}}
+    assert merge({"a": {"b": 1}}, {"a": 2}) == {"a": 2}

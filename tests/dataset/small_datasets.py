@@ -7,12 +7,12 @@ from pathlib import Path
 
 import numpy as np
 
+from scaffold import rng
 from scaffold.config import INSTANCES_PER_CATEGORY, RunConfig
 from scaffold.dataset.meta import Meta
 from scaffold.dataset.plan import make_plan
 from scaffold.dataset.publish import publish
 from scaffold.dataset.render import render_part
-from scaffold.fractals import rng
 from scaffold.parallel.team import Solo
 
 

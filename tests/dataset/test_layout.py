@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from small_datasets import small_config
 
-from scaffold.dataset.layout import Layout, part_directory, rebuild_command
+from scaffold.dataset.layout import Layout, part_directory
 
 
 @pytest.mark.parametrize("per_part", [1, 7, 64, 80, 100])
@@ -24,18 +24,6 @@ def test_layout_is_that_of_the_settings():
     config = small_config()
     layout = Layout.of(config)
     assert layout.n_parts == config.n_parts
-    size = sum(file.sample_bytes for file in layout.arrays(Path(), 0))
+    size = sum(file.item_bytes for file in layout.arrays(Path(), 0))
     assert size == config.volume_bytes
     assert part_directory(Path("parts"), 3) == Path("parts/0003")
-
-
-@pytest.mark.parametrize(
-    ("path", "target"),
-    [
-        ("/home/results/study/results/datasets/d/meta.yaml", "results/datasets/d/meta.yaml"),
-        ("/elsewhere/d/meta.yaml", "/elsewhere/d/meta.yaml"),
-    ],
-)
-def test_rebuild_command_names_the_workflows_target(path, target):
-    """Broken when the command that we tell the user names a file that no rule of the workflow makes."""
-    assert rebuild_command(Path(path)).endswith(f"--force {target}")

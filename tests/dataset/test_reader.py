@@ -12,7 +12,7 @@ import torch
 from small_datasets import flip
 
 from scaffold.dataset import reader
-from scaffold.dataset.reader import Samples, paint
+from scaffold.dataset.reader import Samples, colour
 from scaffold.errors import DamagedFileError, UserError
 
 CUTS = [(0, 5), (5, 6), (6, 16)]
@@ -147,7 +147,9 @@ def test_missing_and_short_files_are_found_at_the_start(dense, copied, name, dam
     """Broken when a file that lacks is met only hours into the training, or without the way to rebuild it."""
     path = copied(dense) / "parts" / "0001" / name
     damage(path)
-    command = re.escape(f"snakemake --profile profiles/local --force results/copy/parts/0001/{name}")
+    command = re.escape(
+        f"snakemake --profile profiles/local --configfile results/study.yaml --force results/copy/parts/0001/{name}"
+    )
     with pytest.raises(DamagedFileError, match=command):
         Samples(path.parents[2] / "meta.yaml", "training")
 
@@ -197,7 +199,7 @@ def test_painted_images_are_the_dense_ones(dense, dtype):
     samples = _open(dense)
     items = [samples[index] for index in range(4)]
     stored = torch.stack([item["image"] for item in items])
-    painted = paint(torch.stack([item["mask"] for item in items]).to(dtype), samples.palette)
+    painted = colour(torch.stack([item["mask"] for item in items]).to(dtype), samples.palette)
     assert painted.dtype == torch.float32
     assert torch.equal(painted.view(torch.int32), stored.view(torch.int32))
     assert painted.is_contiguous(memory_format=torch.channels_last_3d)

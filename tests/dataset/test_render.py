@@ -16,13 +16,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from launching import scaffold_on
 from small_datasets import plain_render, small_config, write_instances
 
 from scaffold import atomic
 from scaffold.config import RunConfig
 from scaffold.dataset import labels, render
 from scaffold.dataset.meta import load_part
-from scaffold.dataset.render import cut, deepest_slab, render_part
+from scaffold.dataset.render import MEMORY, cut, deepest_slab, memory_of_ranks, render_part
 from scaffold.errors import ExitCode, UserError
 from scaffold.parallel.team import RankError, Solo
 
@@ -101,6 +102,16 @@ def test_memory_stays_within_the_bound(tmp_path):
         tracemalloc.stop()
     assert peak < memory
     assert _bytes(tmp_path / "0000") == _bytes(tmp_path / "warm")
+
+
+@pytest.mark.parametrize("scale", [4, 7, 11, 12])
+def test_memory_asked_for_is_what_every_rank_may_take(scale):
+    """Broken when a scheduler kills the ranks of a part because one rank's memory was asked for."""
+    config = RunConfig(problem_scale=scale)
+    slab = deepest_slab(config) * config.vol_size**2 * 2
+    one = memory_of_ranks(config, 1)
+    assert slab + config.point_num * 12 < one < MEMORY + 600 * 2**20
+    assert memory_of_ranks(config, 4) == 4 * one
 
 
 @pytest.mark.parametrize(("scale", "whole"), [(8, True), (10, True), (11, False), (12, False)])
@@ -254,7 +265,8 @@ def test_killed_rendering_leaves_nothing_declared(dense, tmp_path):
 def test_any_number_of_ranks_makes_the_same_bytes(dense, tmp_path, ranks):
     """Broken when the bytes of a part depend on how many ranks made it."""
     ours, theirs = tmp_path / "0001", dense.directory / "parts" / "0001"
-    _launch(ranks, _command(_study(tmp_path, dense.config), dense.instances, ours), check=True)
+    done = scaffold_on(ranks, *_command(_study(tmp_path, dense.config), dense.instances, ours))
+    assert done.returncode == 0, done.stderr
     assert _bytes(ours) == _bytes(theirs)
     indices = [json.loads((part / "part.json").read_text()) for part in (ours, theirs)]
     assert indices[0]["samples"] == indices[1]["samples"]
@@ -266,7 +278,8 @@ def test_more_ranks_than_samples_share_a_volume(tmp_path):
     config = small_config(n_categories=1, n_instances_used_per_fractal=6, val_split=50)
     instances = write_instances(tmp_path / "instances", config)
     render_part(config, 0, instances, tmp_path / "alone", Solo())
-    _launch(4, _command(_study(tmp_path, config), instances, tmp_path / "0000", part=0), check=True)
+    done = scaffold_on(4, *_command(_study(tmp_path, config), instances, tmp_path / "0000", part=0))
+    assert done.returncode == 0, done.stderr
     assert _bytes(tmp_path / "0000") == _bytes(tmp_path / "alone")
 
 
@@ -280,7 +293,7 @@ def test_one_rank_failing_stops_all_with_one_message(dense, tmp_path):
     clouds = np.load(instances / f"{category}.npy")
     clouds[instance] = np.inf
     np.save(instances / f"{category}.npy", clouds)
-    done = _launch(2, _command(_study(tmp_path, dense.config), instances, tmp_path / "0001"), check=False)
+    done = scaffold_on(2, *_command(_study(tmp_path, dense.config), instances, tmp_path / "0001"))
     assert done.returncode == ExitCode.DAMAGED
     assert done.stderr.count("not finite") == 1
     assert (
@@ -298,12 +311,3 @@ def _study(folder: Path, config: RunConfig) -> Path:
 def _command(study: Path, instances: Path, output: Path, part: int = 1) -> list[str]:
     options = {"--config": study, "--part": part, "--instances": instances, "--output": output}
     return ["render", *(str(word) for pair in options.items() for word in pair)]
-
-
-def _launch(ranks: int, command: list[str], check: bool) -> subprocess.CompletedProcess[str]:
-    mpiexec = Path(sys.executable).with_name("mpiexec")
-    launcher = str(mpiexec) if mpiexec.exists() else shutil.which("mpiexec")
-    if launcher is None:
-        pytest.skip("no mpiexec")
-    words = [launcher, "-n", str(ranks), sys.executable, "-m", "mpi4py", "-m", "scaffold", *command]
-    return subprocess.run([*words, "--ranks", str(ranks)], check=check, capture_output=True, text=True, timeout=100)

@@ -7,9 +7,9 @@ import os
 import pytest
 from small_datasets import flip
 
-from scaffold.dataset.arrays import ArrayFile
+from scaffold.arrays import ArrayFile
 from scaffold.dataset.verify import verify
-from scaffold.errors import DamagedFileError, UserError
+from scaffold.errors import DamagedFileError
 
 
 @pytest.mark.parametrize("threads", [1, 2])
@@ -101,9 +101,3 @@ def test_damaged_meta_stops(made, copied):
     (directory / "meta.yaml").write_text("")
     with pytest.raises(DamagedFileError, match=r"meta\.yaml is empty"):
         verify(directory)
-
-
-def test_no_threads_at_all(made):
-    """Broken when a thread count of 0 gives a traceback."""
-    with pytest.raises(UserError, match="--threads 0"):
-        verify(made.directory, 0)

@@ -3,6 +3,7 @@
 import json
 import shutil
 import signal
+import time
 
 import pytest
 from training_jobs import result, rows, train, undisturbed, work
@@ -85,10 +86,10 @@ def test_no_whole_checkpoint_is_an_error_until_cleaned(data, killed, tmp_path):
     shutil.copytree(killed, output)
     for name in (LAST, BEST):
         (work(output) / "checkpoints" / name).write_bytes(b"")
-    done = train(data, output)
-    assert done.returncode == ExitCode.DAMAGED
-    assert "no other checkpoint is whole" in done.stderr
-    assert "clean-run" in json.loads((work(output) / "failed.json").read_text())["message"]
+    for _ in range(2):
+        done = train(data, output)
+        assert done.returncode == ExitCode.DAMAGED
+        assert "no other checkpoint is whole; rebuild it with: scaffold clean-run" in done.stderr
 
 
 def test_sigterm_on_one_rank_stops_all_with_75_and_continues(data, tmp_path, whole):
@@ -101,6 +102,18 @@ def test_sigterm_on_one_rank_stops_all_with_75_and_continues(data, tmp_path, who
     assert attempt["exit_code"] == ExitCode.RUN_AGAIN
     continued(data, tmp_path, 2)
     assert rows(tmp_path) == whole(2)
+
+
+@pytest.mark.parametrize("launcher", ["mpi", "torchrun"])
+def test_a_second_ctrl_c_on_one_rank_ends_all_at_once(data, tmp_path, launcher):
+    """Taken for a stop that all agreed upon, that rank alone would enter the collective end, and the job hang."""
+    start = time.monotonic()
+    done = train(data, tmp_path, 2, "insist 1 8", launcher=launcher)
+    assert time.monotonic() - start < 60
+    assert done.returncode == (ExitCode.RUN_AGAIN if launcher == "mpi" else 1), done.stderr
+    assert "scaffold train: interrupted; run the same command again" in done.stderr
+    (attempt,) = json.loads((work(tmp_path) / "attempts.json").read_text())
+    assert attempt["exit_code"] == ExitCode.RUN_AGAIN
 
 
 def test_loader_processes_do_not_obey_a_signal_to_the_whole_job(data, tmp_path):

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,8 +9,6 @@ from fractal_reference import small_config
 
 from scaffold.fractals.categories import write_library
 from scaffold.fractals.search import find_categories
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="session")
@@ -29,20 +23,3 @@ def study(tmp_path: Path) -> Path:
     path = tmp_path / "study.yaml"
     path.write_text("runs: {small: {problem_scale: 6, unet_bottleneck_dim: 2, n_categories: 3}}\n")
     return path
-
-
-@pytest.fixture(scope="session")
-def scaffold_ranks() -> Callable[..., subprocess.CompletedProcess[str]]:
-    """Run a ``scaffold`` verb on a number of ranks through the mpiexec that belongs to this Python."""
-    mpiexec = Path(sys.executable).with_name("mpiexec")
-    if not mpiexec.exists():
-        pytest.skip("there is no mpiexec beside this Python")
-
-    def launch(ranks: int, *arguments: object) -> subprocess.CompletedProcess[str]:
-        command = [mpiexec, "-n", ranks, sys.executable, "-m", "mpi4py", "-m", "scaffold", *arguments, "--ranks", ranks]
-        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-        return subprocess.run(
-            [str(part) for part in command], env=environment, capture_output=True, text=True, timeout=90, check=False
-        )
-
-    return launch

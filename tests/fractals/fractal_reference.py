@@ -7,8 +7,8 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
+from scaffold import rng
 from scaffold.config import RunConfig
-from scaffold.fractals import rng
 
 
 def reference_cloud(params: NDArray[np.float64], n: int, key: int) -> NDArray[np.float64]:

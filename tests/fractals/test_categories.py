@@ -74,7 +74,9 @@ def test_a_damaged_table_is_named(damage: Callable[[str], str], message: str, co
     with pytest.raises(DamagedFileError, match=message) as error:
         load_categories(copy)
     assert str(copy) in str(error.value)
-    assert "snakemake --profile profiles/local --forcerun search_categories" in str(error.value)
+    assert f"rebuild it with: snakemake --profile profiles/local --configfile results/study.yaml --force {copy}" in str(
+        error.value
+    )
 
 
 @pytest.mark.parametrize(

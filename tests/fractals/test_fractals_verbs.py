@@ -58,7 +58,7 @@ def test_a_damaged_library_ends_with_its_own_exit_code(
     assert run(*arguments) == ExitCode.DAMAGED
     error = capsys.readouterr().err
     assert f"{copy} is truncated" in error
-    assert "--forcerun search_categories" in error
+    assert f"--force {copy}" in error
     assert "Traceback" not in error
 
 
@@ -69,14 +69,6 @@ def test_a_wrong_study_creates_nothing(study: Path, tmp_path: Path) -> None:
     assert run("search", "--config", study, "--library", "scale6-c3-000000000000", "--output", output) == 2
     assert run("search", "--config", study, "--ranks", 2, "--output", output) == 2
     assert [file.name for file in tmp_path.iterdir()] == ["study.yaml"]
-
-
-@pytest.mark.parametrize("threads", ["0", "-1", "two"])
-def test_threads_must_be_a_positive_number(threads: str, study: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Zero threads would wait for ever."""
-    with pytest.raises(SystemExit):
-        run("search", "--config", study, "--output", "x", "--threads", threads)
-    assert f"'{threads}' is not an integer of at least 1" in capsys.readouterr().err
 
 
 def test_libraries_go_to_llnl_and_back(library: Path, tmp_path: Path) -> None:

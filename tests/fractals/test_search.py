@@ -5,11 +5,12 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from fractal_reference import small_config
+from launching import scaffold_on
 
 from scaffold.config import RunConfig
 from scaffold.errors import UserError
@@ -110,12 +111,10 @@ def test_libraries_have_not_changed(config: RunConfig, candidates: list[int], di
 
 @pytest.mark.multirank
 @pytest.mark.parametrize("ranks", [1, 2, 4])
-def test_ranks_change_no_byte(
-    ranks: int, large_library: Path, study: Path, tmp_path: Path, scaffold_ranks: Callable
-) -> None:
+def test_ranks_change_no_byte(ranks: int, large_library: Path, study: Path, tmp_path: Path) -> None:
     """LLNL's library depends on the rank count; ours must not. Hazard 58: and nothing else is made."""
     output = tmp_path / "library"
-    process = scaffold_ranks(ranks, "search", "--config", study, "--set", "n_categories=2000", "--output", output)
+    process = scaffold_on(ranks, "search", "--config", study, "--set", "n_categories=2000", "--output", output)
     assert process.returncode == 0, process.stderr
     assert process.stdout.count("2000 categories among") == 1
     assert (output / "categories.csv").read_bytes() == large_library.read_bytes()

@@ -1,11 +1,16 @@
 """Trainings on several ranks, started by real launchers."""
 
 import json
+import math
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 from training_jobs import result, rows, train, undisturbed, work
 
 from scaffold.errors import ExitCode
+from scaffold.training.checkpoint import LAST, read
 
 pytestmark = pytest.mark.multirank
 
@@ -41,7 +46,29 @@ def test_a_wrong_number_of_ranks_is_refused_before_any_file(data, tmp_path, laun
     assert done.returncode == ExitCode.USER_ERROR
     assert f"started with {launched} ranks, but --ranks {asked} was given" in done.stderr
     assert f"mpiexec -n {asked} " in done.stderr
+    assert done.stderr.count("scaffold train: ") == 1
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("option", "value"), [("threads", 0), ("minutes", -1)])
+def test_a_wrong_argument_is_told_once(data, tmp_path, option, value):
+    """With a thousand ranks the message would come a thousand times."""
+    done = train(data, tmp_path, ranks=2, **{option: value})
+    assert done.returncode == ExitCode.USER_ERROR
+    assert done.stderr.count("must be greater than 0") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_data_verbs_tell_a_wrong_number_of_ranks_once(data):
+    """The same, for the verbs that make data."""
+    verb = ["search", "--config", data / "study.yaml", "--ranks", "3", "--output", data / "never.csv"]
+    mpiexec = Path(sys.executable).with_name("mpiexec")
+    done = subprocess.run(
+        [mpiexec, "-n", "2", sys.executable, "-m", "mpi4py", "-m", "scaffold", *verb],
+        capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == ExitCode.USER_ERROR
+    assert done.stderr.count("started with 2 ranks, but --ranks 3 was given") == 1
 
 
 def test_a_study_that_only_rank_0_reads_fails_on_all(data, tmp_path):
@@ -68,5 +95,50 @@ def test_a_rank_that_fails_in_a_step_ends_all_with_its_error(data, tmp_path, fau
     (attempt,) = json.loads((work(tmp_path) / "attempts.json").read_text())
     assert attempt["exit_code"] == code
     assert told in attempt["reason"]
-    assert (work(tmp_path) / "failed.json").exists() == (code != ExitCode.INTERNAL)
+    assert (work(tmp_path) / "failed.json").exists() == (code == ExitCode.INCURABLE)
     assert not (work(tmp_path) / "lock.json").exists()
+
+
+def test_a_row_counts_what_both_ranks_saw(data, tmp_path):
+    """Hazards 4, 5: loss and Dice of rank 0 alone, or of both without their weights, are another number."""
+    done = train(data, tmp_path / "out", ranks=2, fault="watch 0 0", set="epochs=1")
+    assert done.returncode == 0, done.stderr
+    (row,) = rows(tmp_path / "out")
+    columns = {
+        "train": ("epoch_loss", "overall_loss", "train_dice"),
+        "validate": ("val_loss_epoch", "val_loss_avg", "val_dice"),
+    }
+    for what, (total, mean, dice) in columns.items():
+        files = [tmp_path / f"watched.{rank}.jsonl" for rank in (0, 1)]
+        watched = [json.loads(line) for path in files for line in path.read_text().splitlines()]
+        own = [entry[1:] for entry in watched if entry[0] == what]
+        samples, loss_sum, dice_sum = (math.fsum(values) for values in zip(*own, strict=True))
+        assert samples == {"train": 12, "validate": 4}[what]
+        assert float(row[total]) == pytest.approx(loss_sum, rel=1e-12)
+        assert float(row[mean]) == pytest.approx(loss_sum / samples, rel=1e-12)
+        assert float(row[dice]) == pytest.approx(dice_sum / samples, rel=1e-12)
+        first, second = (math.fsum(entry[1] for entry in half) for half in (own[: len(own) // 2], own[len(own) // 2 :]))
+        assert abs(first - second) > 1e-6 * loss_sum, "control: the ranks see different losses"
+
+
+def test_the_last_epoch_off_the_interval_is_saved_by_all_ranks(data, tmp_path):
+    """Hazard 39: decided from what rank 0 alone knows, it enters a collective that the other does not."""
+    done = train(data, tmp_path, ranks=2, set="checkpoint_interval=3")
+    assert done.returncode == 0, done.stderr
+    assert read(work(tmp_path) / "checkpoints" / LAST).epoch == 4
+
+
+def test_a_failure_to_publish_on_rank_0_ends_all_with_it(data, tmp_path):
+    """Hazard 29: the others would wait for the end that rank 0 does not reach."""
+    (tmp_path / "predictions.npz").mkdir()
+    done = train(data, tmp_path, ranks=2, set="epochs=1")
+    assert done.returncode == ExitCode.IO_ERROR, done.stderr
+    assert done.stderr.count("scaffold train: ") == 1
+    assert not (tmp_path / "result.json").exists()
+
+
+def test_publishing_may_take_longer_than_a_collective_waits(data, tmp_path):
+    """At a large scale rank 0 predicts for minutes; the finished training would end as a lost contact."""
+    done = train(data, tmp_path, ranks=2, fault="dawdle 0 6", set="epochs=1")
+    assert done.returncode == 0, done.stderr
+    assert result(tmp_path)["epochs"] == 1

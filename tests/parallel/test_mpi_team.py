@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from scaffold.errors import UserError
-from scaffold.parallel import mpi
+from scaffold.parallel import environment, mpi
 from scaffold.parallel.team import Solo
 
 
 @pytest.fixture(autouse=True)
 def no_launcher(monkeypatch):
-    for name in mpi._WORLD_SIZES:
+    for name in environment._WORLD_SIZES:
         monkeypatch.delenv(name, raising=False)
 
 
@@ -21,7 +21,7 @@ def test_one_rank_needs_no_mpi(monkeypatch, value):
     monkeypatch.setattr(mpi, "MpiTeam", lambda: pytest.fail("MPI was initialised"))
     if value is not None:
         monkeypatch.setenv("PMI_SIZE", value)
-    assert isinstance(mpi.team(1), Solo)
+    assert isinstance(mpi.world(1), Solo)
 
 
 def test_one_rank_asked_for_but_several_launched(monkeypatch):
@@ -33,7 +33,7 @@ def test_one_rank_asked_for_but_several_launched(monkeypatch):
     monkeypatch.setenv("PMI_SIZE", "2")
     monkeypatch.setattr(mpi, "MpiTeam", World)
     with pytest.raises(UserError, match="started with 2 ranks, but --ranks 1 was given"):
-        mpi.team(1)
+        mpi.check_size(mpi.world(1).size, 1)
 
 
 def test_size_is_checked():

@@ -1,5 +1,6 @@
 """From a study file to the plan of jobs, and what is said where that cannot be."""
 
+import re
 import shutil
 
 import pytest
@@ -62,6 +63,13 @@ def test_other_study_replaces_the_default(fresh: Workspace) -> None:
     assert "results/runs/small/" not in output
 
 
+def test_keys_of_the_command_line(fresh: Workspace) -> None:
+    """The command of the user guide: what Snakemake makes of the text must still be the study's types."""
+    study = Study.load(fresh.folder / "config/config.yaml", ["seed=7", "n_fracts_per_vol=1"])
+    output = fresh.make("--dry-run", "--config", "defaults={seed: 7, n_fracts_per_vol: 1}")
+    assert f"results/datasets/{dataset_name(study.runs['small'].config)}/meta.yaml" in output
+
+
 def test_training_that_the_study_lacks_is_said(fresh: Workspace) -> None:
     """A target with a rank count outside the study must not train something unchecked."""
     done = fresh.snakemake("--dry-run", "results/runs/small/ranks3/seed1/result.json")
@@ -92,6 +100,9 @@ def test_launcher_is_the_profiles(fresh: Workspace) -> None:
     assert "-- aprun -n 4 python -m mpi4py -m scaffold render" in output
     assert "parts/0000 --ranks 4" in output
     assert "mpiexec" not in output
+    (memory,) = re.findall(r"tasks=4, .*mem_mb=(\d+)", output)
+    # Four interpreters and their clouds; a single one asks for some 530 MB.
+    assert int(memory) > 2000
 
 
 def test_submitted_job_reads_the_resolved_study(fresh: Workspace) -> None:

@@ -1,9 +1,13 @@
 """What is redone after a change: exactly what it defines."""
 
+import re
+import shutil
 from typing import Any
 
 import pytest
 from pipeline_workspace import Workspace
+
+from scaffold.config import Study
 
 pytestmark = [pytest.mark.pipeline, pytest.mark.timeout(300)]
 
@@ -82,11 +86,20 @@ def test_a_profile_redoes_nothing(finished: Workspace) -> None:
     profile = finished.folder / "site"
     profile.mkdir()
     (profile / "profile.yaml").write_text(
-        "cores: 1\nretries: 5\nset-threads: {search_categories: 1}\n"
+        "cores: 1\nretries: 5\nrerun-triggers: [mtime, params]\nset-threads: {search_categories: 1}\n"
         "set-resources: {train: {launcher: srun -n 2, mem_mb: 1, runtime: 9}, render_part: {tasks: 4}}\n"
     )
     done = finished.snakemake("--dry-run", "--profile", str(profile), profile=None)
     assert "Nothing to be done" in done.stdout
+
+
+def test_a_profile_that_would_retrain_is_refused(finished: Workspace) -> None:
+    """Snakemake's own triggers see that a finished training has dropped its input: a day of GPUs for nothing."""
+    done = finished.snakemake("--cores", "1", profile=None)
+    assert done.returncode == 1
+    assert re.search(r"^train +2$", done.stdout, re.M)
+    assert "put `rerun-triggers: [mtime, params]` into the profile" in done.stdout
+    assert "Traceback" not in done.stdout
 
 
 def test_another_path_of_the_same_study_redoes_nothing(finished: Workspace) -> None:
@@ -95,16 +108,56 @@ def test_another_path_of_the_same_study_redoes_nothing(finished: Workspace) -> N
     assert finished.plan("--configfile", "mine.yaml") == {}
 
 
-def test_lost_samples_are_rendered_again_without_retraining(finished: Workspace) -> None:
-    """A deleted sample file is noticed; the same bytes come back, so no training is repeated."""
-    (images,) = finished.results.glob("datasets/*/parts/0000/images.npy")
-    before = images.read_bytes()
-    result = finished.results / "runs/small/ranks1/seed1/result.json"
-    trained = result.stat().st_mtime_ns
-    images.unlink()
+@pytest.mark.parametrize("lost", ["parts/0000/images.npy", "meta.yaml", "."])
+def test_lost_data_are_made_again_without_retraining(finished: Workspace, lost: str) -> None:
+    """Deleted data are noticed, to the last file; the same bytes come back, so no training is repeated."""
+    (folder,) = finished.results.glob("datasets/*")
+    before = {path: path.read_bytes() for path in folder.rglob("*.npy")}
+    results = list(finished.results.glob("runs/**/result.json"))
+    trained = [result.stat().st_mtime_ns for result in results]
+    path = folder / lost
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink()
 
-    assert finished.plan() == {"render_part": 1, "publish_dataset": 1}
+    rendered = {} if lost == "meta.yaml" else {"render_part": 1}
+    assert finished.plan() == {**rendered, "publish_dataset": 1}
     finished.make()
-    assert images.read_bytes() == before
-    assert result.stat().st_mtime_ns == trained
+    assert {path: path.read_bytes() for path in folder.rglob("*.npy")} == before
+    assert [result.stat().st_mtime_ns for result in results] == trained
     assert finished.plan() == {}
+
+
+@pytest.mark.parametrize("cause", ["key", "results"])
+def test_training_is_examined_while_its_data_are_made_again(finished: Workspace, cause: str) -> None:
+    """A stale result with exit code 0: Snakemake asks nothing of what stands behind an `ancient` file."""
+    (masks,) = finished.results.glob("datasets/*/parts/0000/masks.npy")
+    # Altered, hence newer than what was published: publishing has a reason of its own.
+    masks.write_bytes(masks.read_bytes()[::-1])
+    assert finished.plan() == {"publish_dataset": 1}
+    if cause == "key":
+        finished.change(starting_learning_rate=0.002)
+    else:
+        shutil.rmtree(finished.results / "runs")
+    assert finished.plan() == {"publish_dataset": 1, **TRAINING}
+
+
+def test_changed_key_and_lost_data_end_in_the_new_result(finished: Workspace) -> None:
+    """The training waits for its data, whichever of its reasons to run came first."""
+    (part,) = finished.results.glob("datasets/*/parts/0000")
+    shutil.rmtree(part)
+    finished.change(starting_learning_rate=0.002, run={"ranks": [1]})
+    finished.make()
+    trained = Study.load(finished.results / "runs/small/ranks1/seed1/config.yaml").runs["small"].config
+    assert trained.starting_learning_rate == 0.002
+    assert finished.plan() == {}
+
+
+def test_another_set_of_results_redoes_what_is_made_of_them(finished: Workspace) -> None:
+    """Results that are already there, as when a seed is taken back into a study, are older than the figure."""
+    for ranks in (1, 2):
+        runs = finished.results / "runs" / "small" / f"ranks{ranks}"
+        shutil.copytree(runs / "seed1", runs / "seed2")
+    finished.change(run={"seeds": [1, 2]})
+    assert finished.plan() == REPORT

@@ -12,8 +12,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from scaffold.config import RunConfig, config_id, dataset_name, must_match, training_identity
-from scaffold.reporting.results import LLNL_COLUMNS, OUR_COLUMNS
+from scaffold.config import RunConfig, config_id, dataset_name, must_match, resume_identity, training_identity
+from scaffold.records import COLUMNS
 
 SMALL = {
     "problem_scale": 5,
@@ -68,7 +68,7 @@ def make_stats(epochs: int, rng: np.random.Generator, target: float, epoch_s: fl
         "checkpoint_stall": 0.02 * duration,
         "minibatch_duration": 0.7 * duration / steps if measured else np.full(epochs, np.nan),
     }
-    return pd.DataFrame({name: columns[name] for name in (*LLNL_COLUMNS, *OUR_COLUMNS)})
+    return pd.DataFrame({name: columns[name] for name in COLUMNS})
 
 
 def make_predictions(rng: np.random.Generator, edge: int, categories: int, n: int = 3) -> dict[str, np.ndarray]:
@@ -124,12 +124,12 @@ def make_training(
         "config": config.model_dump(),
         "must_match": must_match(config),
         "training_identity": training_identity(config),
+        "resume_identity": resume_identity(config),
         "dataset": {"name": dataset_name(config), "config_id": config_id(config), "digest": "d1" * 32},
         "converged": converged,
         "epochs": epochs,
         "val_dice": float(stats.val_dice.iloc[-1]),
         "val_loss_avg": float(stats.val_loss_avg.iloc[-1]),
-        "time_to_target_s": epoch_time + stall if converged else None,
         "epoch_time_s": epoch_time,
         "checkpoint_stall_s": stall,
         "minibatch_time_s": 0.07 if measured else None,
@@ -144,10 +144,10 @@ def make_training(
         ],
         "parameters": 90_302,
         "world": {
-            "ranks": ranks, "hosts": 1, "backend": "gloo", "device": "Example CPU 9000", "threads": 1,
+            "ranks": ranks, "hosts": 1, "backend": "gloo", "device": "Example CPU 9000",
+            "device_type": "cpu", "threads": 1,
             "mpi_library": "MPICH 4.3", "launcher": "mpiexec",
         },
-        "kernels": {},
         "provenance": {"commit": "0123456789ab", "versions": {"torch": "2.13.0", "numpy": "2.4.6"}},
     }  # fmt: skip
     return Training(directory, result, stats, make_predictions(rng, config.vol_size, config.n_categories))

@@ -6,9 +6,10 @@ import itertools
 
 import pytest
 
+from scaffold.config import keys
 from scaffold.reporting.compare import Ratio, compare, verdict
 from scaffold.reporting.fom import figure_of_merit
-from scaffold.reporting.results import read_result
+from scaffold.reporting.results import read_training
 
 
 @pytest.fixture
@@ -17,7 +18,7 @@ def figure(training):
         found = []
         for seed, epoch_s in enumerate(seconds, 1):
             directory = training(seed=seed, epoch_s=epoch_s, **arguments).publish()
-            found.append((directory, read_result(directory)))
+            found.append(read_training(directory))
         return figure_of_merit(found)
 
     return make
@@ -98,6 +99,16 @@ def test_equal_settings_but_other_data(figure):
     a = figure()
     b = a.model_copy(update={"dataset": a.dataset.model_copy(update={"digest": "ee" * 32})})
     assert [d.name for d in compare(a, b).differences] == ["digest of the data set"]
+
+
+@pytest.mark.parametrize("stage", keys.STAGE_VERSIONS)
+def test_another_algorithm_is_not_compared(figure, monkeypatch, stage):
+    """A stage whose result changed with its code would pass for the same benchmark under equal settings."""
+    a, before = figure(), keys.STAGE_VERSIONS[stage]
+    monkeypatch.setitem(keys.STAGE_VERSIONS, stage, before + 1)
+    comparison = compare(a, figure())
+    assert not comparison.comparable
+    assert [(d.name, d.a, d.b) for d in comparison.differences] == [(f"version.{stage}", before, before + 1)]
 
 
 def test_free_choices_are_told_but_do_not_forbid(figure):

@@ -36,7 +36,7 @@ def test_unreadable_result_names_file_and_remedy(training, content):
     with pytest.raises(DamagedFileError) as caught:
         read_result(directory)
     assert str(caught.value).startswith(str(path))
-    assert f"snakemake --profile profiles/local --force {path}" in str(caught.value)
+    assert f"snakemake --profile profiles/local --configfile results/study.yaml --force {path}" in str(caught.value)
 
 
 @pytest.mark.parametrize("name", ["result.json", "train_stats.csv"])
@@ -68,7 +68,7 @@ def test_wrong_field_is_named(training, key, value, told):
 def test_every_field_is_required(training):
     """A field that a broken writer forgot must not read as a default that looks measured."""
     made = training()
-    for name in ("run", "must_match", "dataset", "lost_s", "world", "time_to_target_s"):
+    for name in ("run", "must_match", "dataset", "lost_s", "world", "build_s"):
         kept = made.result.pop(name)
         with pytest.raises(DamagedFileError, match=name):
             read_result(made.publish())
@@ -76,7 +76,7 @@ def test_every_field_is_required(training):
     read_result(made.publish())
 
 
-@pytest.mark.parametrize("name", ["epoch_time_s", "val_dice", "total_optimizer_steps", "epochs"])
+@pytest.mark.parametrize("name", ["epoch_time_s", "checkpoint_stall_s", "val_dice", "total_optimizer_steps", "epochs"])
 def test_result_of_another_training_than_its_statistics(training, name):
     """A result.json beside another attempt's train_stats.csv would give a figure that nobody measured."""
     made = training()

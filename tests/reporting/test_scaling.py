@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from scaffold.reporting.fom import figure_of_merit
-from scaffold.reporting.results import read_result
+from scaffold.reporting.results import read_training
 from scaffold.reporting.scaling import draw_scaling
 
 
@@ -17,7 +17,7 @@ def figures(training):
             folders = [
                 training(ranks=ranks, seed=seed, epoch_s=s, **arguments).publish() for seed, s in enumerate(seconds, 1)
             ]
-            made.append(figure_of_merit([(folder, read_result(folder)) for folder in folders]))
+            made.append(figure_of_merit([read_training(folder) for folder in folders]))
         return made
 
     return make

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from scaffold.errors import DamagedFileError, UserError
 from scaffold.reporting.fom import figure_of_merit, write_fom
-from scaffold.reporting.results import read_result
+from scaffold.reporting.results import read_training
 from scaffold.reporting.tables import read_summary, show_summary, summary, write_summary
 
 
@@ -18,7 +18,7 @@ from scaffold.reporting.tables import read_summary, show_summary, summary, write
 def figure(training):
     def make(**arguments):
         directory = training(**arguments).publish()
-        return figure_of_merit([(directory, read_result(directory))])
+        return figure_of_merit([read_training(directory)])
 
     return make
 

@@ -4,23 +4,30 @@ FAULT="KIND RANK STEP": before its STEP-th timed training step (from 1), rank RA
 * ``kill``: kills itself as the kernel's memory killer would (SIGKILL);
 * ``term``: gets SIGTERM, as from a scheduler;
 * ``term-all``: as ``term``, and so does every process of its group, loaders and launcher included;
+* ``insist``: gets SIGINT twice, as from a person who will not wait;
 * ``raise``: fails with an error that the other ranks know nothing of;
 * ``damage``: meets a damaged sample;
 * ``nan``: goes on with a NaN in the weights;
+* ``dawdle``: takes STEP seconds longer to publish than collectives wait for (SCAFFOLD_TIMEOUT);
+* ``watch``: no fault, and every rank: notes the sums of each step and each validation in
+  ``watched.RANK.jsonl`` beside the run's output;
 * ``full``: finds that its process may write no byte more (every write fails, as on a full disk).
 """
 
+import json
 import os
 import resource
 import signal
 import sys
+import time
+from pathlib import Path
 
 from scaffold.cli import main
 from scaffold.errors import DamagedFileError
-from scaffold.training import loop
+from scaffold.training import loop, predictions
 
 kind, rank, step = os.environ.get("FAULT", "none 0 0").split()
-real_step = loop.train_step
+real_step, real_evaluate = loop.train_step, loop.evaluate
 calls = 0
 
 
@@ -29,7 +36,23 @@ def train_step(learner, batch):
     calls += 1
     if calls == int(step) and own_rank() == int(rank):
         befall(learner)
-    return real_step(learner, batch)
+    result = real_step(learner, batch)
+    if kind == "watch":
+        note("train", result.samples, float(result.loss) * result.samples, float(result.dice) * result.samples)
+    return result
+
+
+def evaluate(learner, batches):
+    score = real_evaluate(learner, batches)
+    if kind == "watch":
+        note("validate", score.samples, score.loss_sum, score.dice_sum)
+    return score
+
+
+def note(*entry):
+    output = Path(sys.argv[sys.argv.index("--output") + 1])
+    with open(output.with_name(f"watched.{own_rank()}.jsonl"), "a") as file:
+        file.write(json.dumps(entry) + "\n")
 
 
 def own_rank():
@@ -47,6 +70,9 @@ def befall(learner):
         os.kill(os.getpid(), signal.SIGTERM)
     elif kind == "term-all":
         os.killpg(os.getpgrp(), signal.SIGTERM)
+    elif kind == "insist":
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
     elif kind == "raise":
         raise RuntimeError("the dog ate my tensor")
     elif kind == "damage":
@@ -58,7 +84,12 @@ def befall(learner):
         resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
 
 
-loop.train_step = train_step
+if kind == "dawdle":
+    os.environ["SCAFFOLD_TIMEOUT"] = "6"
+    real_write = predictions.write
+    predictions.write = lambda *arguments: (time.sleep(6 + int(step)), real_write(*arguments))
+
+loop.train_step, loop.evaluate = train_step, evaluate
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -74,7 +74,18 @@ def test_a_lost_best_is_made_again(tmp_path):
     (tmp_path / BEST).unlink()
     again = Checkpoints(tmp_path, Context(), background=False)
     again.load()
+    assert checkpoint.read(tmp_path / BEST).epoch == 1
     again.save(lambda: state(2, 0.5))
+    assert checkpoint.read(tmp_path / BEST).epoch == 1
+
+
+def test_a_kill_between_last_and_its_copy_leaves_no_stale_best(tmp_path):
+    """Hazard 36: the reserve would stay an older, worse epoch until a better one came, if ever."""
+    filled(tmp_path, [0.9])
+    older = (tmp_path / BEST).read_bytes()
+    filled(tmp_path, [0.9, 0.4])
+    (tmp_path / BEST).write_bytes(older)
+    Checkpoints(tmp_path, Context(), background=False).load()
     assert checkpoint.read(tmp_path / BEST).epoch == 2
 
 
@@ -101,15 +112,16 @@ def test_a_damaged_last_is_set_aside_and_best_taken(tmp_path, damage):
     assert not last.exists()
 
 
-def test_all_damaged_is_an_error_on_every_rank(tmp_path):
+def test_all_damaged_is_an_error_on_every_rank_each_time(tmp_path):
     """Hazards 31, 33: starting over silently would throw days away; a rank that raises alone hangs the others."""
     filled(tmp_path, [0.4])
     flip(tmp_path / LAST)
     flip(tmp_path / BEST)
-    outcomes = ThreadContext.run(2, lambda context: Checkpoints(tmp_path, context, background=False).load())
-    assert [type(outcome) for outcome in outcomes] == [RankError, RankError]
-    assert {outcome.exit_code for outcome in outcomes} == {ExitCode.DAMAGED}
-    assert "clean-run" in str(outcomes[1])
+    for _ in range(2):
+        outcomes = ThreadContext.run(2, lambda context: Checkpoints(tmp_path, context, background=False).load())
+        assert [type(outcome) for outcome in outcomes] == [RankError, RankError]
+        assert {outcome.exit_code for outcome in outcomes} == {ExitCode.DAMAGED}
+        assert "clean-run" in str(outcomes[1])
 
 
 def test_a_checkpoint_of_another_format_is_named(tmp_path):

@@ -11,14 +11,15 @@ import torch
 from tiny_learner import CONFIG, TinySamples, tiny_learner, training_batches, validation_batches
 
 from scaffold.errors import IncurableError, StoppedError
-from scaffold.parallel.control import StopRequests
 from scaffold.parallel.launch import Context
+from scaffold.parallel.stopping import StopRequests
+from scaffold.records import TIME_COLUMNS
 from scaffold.training import checkpoint, loop
 from scaffold.training.checkpoint import LAST, Checkpoints
 from scaffold.training.loop import Training
 from scaffold.training.profiling import StepProfiler
 from scaffold.training.state import restore
-from scaffold.training.statistics import TIME_COLUMNS, Statistics
+from scaffold.training.statistics import Statistics
 
 
 def training(folder, samples=5, deadline=None, **keys):

@@ -3,7 +3,8 @@
 import pandas as pd
 import pytest
 
-from scaffold.training.statistics import COLUMNS, TIME_COLUMNS, Row, Statistics
+from scaffold.records import COLUMNS, TIME_COLUMNS, Row
+from scaffold.training.statistics import Statistics
 
 LLNL = (
     "epoch,epoch_loss,overall_loss,val_loss_epoch,val_loss_avg,train_dice,val_dice,epoch_duration,"

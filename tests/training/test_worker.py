@@ -15,6 +15,7 @@ from scaffold.config import Job, Study, training_identity
 from scaffold.errors import ExitCode
 from scaffold.parallel.launch import Context
 from scaffold.training import loop, workdir, worker
+from scaffold.training.attempts import ATTEMPTS
 from scaffold.training.state import State
 
 
@@ -86,7 +87,7 @@ def test_a_failure_to_publish_is_recorded_and_leaves_no_result(run, tmp_path):
     code, told = run(epochs=1)
     assert code == ExitCode.IO_ERROR, told
     assert not (tmp_path / "result.json").exists()
-    (attempt,) = json.loads((work(tmp_path) / workdir.ATTEMPTS).read_text())
+    (attempt,) = json.loads((work(tmp_path) / ATTEMPTS).read_text())
     assert (attempt["exit_code"], attempt["last_epoch"]) == (ExitCode.IO_ERROR, 1)
     assert "predictions.npz" in attempt["reason"]
 
@@ -134,7 +135,7 @@ def test_the_time_limit_stops_with_75_and_a_reason(run, tmp_path):
     code, told = run(deadline=time.monotonic())
     assert code == ExitCode.RUN_AGAIN
     assert "stopped: time limit, after epoch 0" in told
-    (attempt,) = json.loads((work(tmp_path) / workdir.ATTEMPTS).read_text())
+    (attempt,) = json.loads((work(tmp_path) / ATTEMPTS).read_text())
     assert attempt["reason"].startswith("stopped: time limit")
 
 
@@ -146,20 +147,24 @@ def test_another_data_set_is_refused_with_the_keys_that_differ(run, tmp_path):
     assert not (tmp_path / "work").exists()
 
 
-def test_a_damaged_file_found_by_a_loader_process_keeps_its_code(run, data, tmp_path, monkeypatch):
-    """A loader process words its exceptions anew; as a RuntimeError the damage would be retried for ever."""
+def test_a_damaged_file_found_by_a_loader_process_keeps_its_code_until_it_is_rebuilt(data, tmp_path, capsys):
+    """A loader process words its exceptions anew; and what the message says to do must be enough to go on."""
     copy = tmp_path / "copy"
     shutil.copytree(data, copy)
     masks = copy / "parts" / "0000" / "masks.npy"
     content = bytearray(masks.read_bytes())
     content[-3:] = b"\xff\xff\xff"
     masks.write_bytes(content)
-    spec = study(tmp_path / "study.yaml", dataloader_num_workers=1, ce_weight_sample_fraction=0.1).run("tiny")
+    spec = study(tmp_path / "study.yaml", dataloader_num_workers=1, ce_weight_sample_fraction=0.1, epochs=1).run("tiny")
     job = Job("tiny", spec.config, 1, 1, spec.resources)
     assert worker.run(Context(), job, copy / "meta.yaml", tmp_path / "out") == ExitCode.DAMAGED
-    message = json.loads((work(tmp_path / "out") / workdir.FAILED).read_text())["message"]
-    assert "masks.npy has label" in message
-    assert "Traceback" not in message
+    (attempt,) = json.loads((work(tmp_path / "out") / ATTEMPTS).read_text())
+    assert "masks.npy has label" in attempt["reason"]
+    assert "Traceback" not in attempt["reason"]
+    assert "Traceback" not in capsys.readouterr().err
+
+    shutil.copy(data / "parts" / "0000" / "masks.npy", masks)
+    assert worker.run(Context(), job, copy / "meta.yaml", tmp_path / "out") == ExitCode.DONE
 
 
 def test_a_changed_study_is_refused(data, tmp_path, capsys):

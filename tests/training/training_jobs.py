@@ -17,7 +17,7 @@ from scaffold.dataset.layout import part_directory
 from scaffold.dataset.publish import publish
 from scaffold.dataset.render import render_part
 from scaffold.parallel.team import Solo
-from scaffold.training.statistics import TIME_COLUMNS
+from scaffold.records import TIME_COLUMNS
 
 FAULTY = Path(__file__).with_name("faulty.py")
 STUDY = {

@@ -3,13 +3,14 @@ import sys
 from pathlib import Path
 
 from snakemake.exceptions import WorkflowError
+from snakemake.settings.types import RerunTrigger
 from snakemake_interface_executor_plugins.settings import ExecMode
 
 import scaffold
 from scaffold import study_files
 from scaffold.config import Job, Study, dataset_name, library_name
 from scaffold.config import stage_version, training_identity
-from scaffold.errors import ScaffoldError
+from scaffold.errors import ScaffoldError, UserError
 from scaffold.results_lock import ResultsLock
 
 PACKAGE = Path(scaffold.__file__).parent
@@ -42,6 +43,7 @@ except ScaffoldError as error:
     sys.exit(str(error))
 
 
+JOBS = {(job.run, str(job.ranks), str(job.seed)): job for job in STUDY.jobs()}
 LIBRARIES = {library_name(run.config): run.config for run in STUDY.runs.values()}
 DATASETS = {dataset_name(run.config): run.config for run in STUDY.runs.values()}
 
@@ -56,9 +58,21 @@ wildcard_constraints:
     seed="[0-9]+",
 
 
+def refuse_to_retrain() -> None:
+    """Refuse triggers that take the input which a finished training has dropped for a change."""
+    if RerunTrigger.INPUT in workflow.rerun_triggers and any(
+        study_files.is_trained(RESULTS, job) for job in STUDY.jobs()
+    ):
+        raise UserError(
+            "finished trainings would be trained again: put `rerun-triggers: [mtime, params]` into the profile,"
+            " as in profiles/local, or add --rerun-triggers mtime params"
+        )
+
+
 onstart:
     try:
         RESULTS_LOCK.acquire()
+        refuse_to_retrain()
         study_files.write_resolved(STUDY, RESULTS)
     except ScaffoldError as error:
         sys.exit(str(error))
@@ -72,10 +86,12 @@ onerror:
     study_files.seal_finished(STUDY, RESULTS)
 
 
-def render_mem_mb(wildcards) -> int:
-    """Return the memory of rendering a part: a cloud, and at most 4 GiB of samples."""
-    config = DATASETS[wildcards.dataset]
-    return 1000 + (min(config.volume_bytes, 2**32) + 12 * config.point_num) // 10**6
+def render_mem_mb(wildcards, rulename) -> int:
+    """Return the memory of rendering a part, by as many tasks as the profile gives the rule."""
+    from scaffold.dataset.render import memory_of_ranks
+
+    tasks = workflow.get_rule(rulename).resources["tasks"].value
+    return -(-memory_of_ranks(DATASETS[wildcards.dataset], tasks) // 10**6)
 
 
 def instance_files(library: str) -> list[str]:
@@ -114,25 +130,29 @@ def part_files(dataset: str) -> list[str]:
     )
 
 
-def every_sample_file() -> list[str]:
-    """Return the parts of all data sets.
+def meta_file(dataset: str) -> str:
+    """Return the file that a data set is valid with."""
+    return f"results/datasets/{dataset}/meta.yaml"
 
-    As targets they are made again when they are lost. Snakemake does not look
-    for the inputs of what is finished, and an input of `train` that is missing
-    would retrain.
+
+def every_data_file() -> list[str]:
+    """Return the files of all data sets.
+
+    As targets they are made again when they are lost: Snakemake does not look
+    for the inputs of what is finished.
     """
-    return [file for dataset in DATASETS for file in part_files(dataset)]
+    return [
+        file
+        for dataset in DATASETS
+        for file in (*part_files(dataset), meta_file(dataset))
+    ]
 
 
 def job_of(wildcards) -> Job:
     """Return the training that the wildcards name."""
-    for job in STUDY.jobs():
-        if (job.run, str(job.ranks), str(job.seed)) == (
-            wildcards.run,
-            wildcards.ranks,
-            wildcards.seed,
-        ):
-            return job
+    job = JOBS.get((wildcards.run, wildcards.ranks, wildcards.seed))
+    if job is not None:
+        return job
     run = STUDY.runs[wildcards.run]
     raise WorkflowError(
         f"the study {STUDY.source} trains {wildcards.run} with ranks {run.ranks} and seeds {run.seeds},"
@@ -141,13 +161,21 @@ def job_of(wildcards) -> Job:
 
 
 def data_of_training(wildcards) -> str:
-    """Return the data set of a training.
+    """Return the data set of a training."""
+    return meta_file(dataset_name(job_of(wildcards).config))
 
-    It is `ancient`: which data it is stands in its path, so that samples that
-    were lost and rendered again, byte for byte, retrain nothing.
+
+def data_awaited(wildcards) -> list[str]:
+    """Return the data set of a training that has yet to be done.
+
+    A training that is done does not depend on its data any more: which data it
+    was stands in their path, so samples that were lost and rendered again, byte
+    for byte, retrain nothing. (`ancient` would say less and do more: Snakemake
+    then asks nothing of a training whose data are being made again, not even
+    whether its params have changed.)
     """
-    dataset = dataset_name(job_of(wildcards).config)
-    return ancient(f"results/datasets/{dataset}/meta.yaml")
+    done = study_files.is_trained(RESULTS, job_of(wildcards))
+    return [] if done else [data_of_training(wildcards)]
 
 
 def of_training(name: str):

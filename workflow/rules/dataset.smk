@@ -14,6 +14,7 @@ rule render_part:
         "logs/render_part/{dataset}.part{part}.log",
     wildcard_constraints:
         dataset=r"[^/]+-dense-[0-9a-f]+",
+    priority: 1
     threads: 1
     resources:
         launcher="",
@@ -48,6 +49,7 @@ rule publish_dataset:
         "results/datasets/{dataset}/meta.yaml",
     log:
         "logs/publish_dataset/{dataset}.log",
+    priority: 1
     resources:
         mem_mb=2000,
         runtime=60,

@@ -4,6 +4,7 @@ rule search_categories:
         counters="results/fractals/{library}/categories.json",
     log:
         "logs/search_categories/{library}.log",
+    priority: 1
     threads: 4
     resources:
         launcher="",
@@ -27,6 +28,7 @@ rule generate_instances:
         record="results/fractals/{library}/instances/{category}.json",
     log:
         "logs/generate_instances/{library}.category{category}.log",
+    priority: 1
     threads: 4
     resources:
         launcher="",

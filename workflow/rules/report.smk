@@ -84,7 +84,10 @@ rule fom:
         mem_mb=1000,
         runtime=10,
     params:
-        folders=lambda wildcards, input: [os.path.dirname(file) for file in input],
+        # Not made from `input`: Snakemake does not watch what is.
+        folders=lambda wildcards: [
+            os.path.dirname(file) for file in results_of_fom(wildcards)
+        ],
         code=code_of_report(),
     shell:
         "exec python -m scaffold.attempt --log {log} --"
@@ -107,6 +110,7 @@ rule plot_scaling:
         mem_mb=1000,
         runtime=10,
     params:
+        inputs=every_fom,
         code=code_of_report("plot_scaling.py"),
     script:
         "../scripts/plot_scaling.py"
@@ -128,6 +132,8 @@ rule summary:
         mem_mb=1000,
         runtime=10,
     params:
-        code=code_of_report("summary.py"),
-    script:
-        "../scripts/summary.py"
+        inputs=every_fom,
+        code=code_of_report(),
+    shell:
+        "exec python -m scaffold.attempt --log {log} --"
+        " python -m scaffold summary {output} --foms {input}"

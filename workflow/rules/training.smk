@@ -2,7 +2,7 @@
 # which Snakemake never deletes, and the same command continues from them.
 rule train:
     input:
-        meta=data_of_training,
+        data_awaited,
     output:
         config="results/runs/{run}/ranks{ranks}/seed{seed}/config.yaml",
         statistics="results/runs/{run}/ranks{ranks}/seed{seed}/train_stats.csv",
@@ -24,11 +24,12 @@ rule train:
         # All keys and code versions that define the result. The keys that do not
         # reach the job through the resolved study, so that they redo nothing.
         identity=lambda wildcards: training_identity(job_of(wildcards).config),
+        data=data_of_training,
         folder=subpath(output.result, parent=True),
     shell:
         "exec python -m scaffold.attempt --log {log} --"
         " {resources.launcher} python -m mpi4py -m scaffold train"
         " --config results/study.yaml --run {wildcards.run} --seed {wildcards.seed}"
         " --ranks {wildcards.ranks} --threads {resources.cpus_per_task}"
-        " --data {input.meta} --output {params.folder}"
+        " --data {params.data} --output {params.folder}"
         " --identity {params.identity} --minutes {resources.runtime}"

@@ -10,7 +10,7 @@ from numba import njit
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
-def kernel(function: _F) -> _F:
+def compiled(function: _F) -> _F:
     """Compile ``function`` on its first call; it runs without the GIL, so threads run it side by side.
 
     The machine code is cached beside the source, else in the user's cache folder (``NUMBA_CACHE_DIR``
@@ -20,8 +20,8 @@ def kernel(function: _F) -> _F:
     Floating-point arithmetic stays as written: numba contracts and reorders nothing unless told to
     (``fastmath``), so that all machines compute the same bits. Never tell it to.
 
-    A cache entry is out of date when the file of the kernel changes, not when a file of a kernel that
-    it calls does: keep kernels that call one another in one module.
+    A cache entry is out of date when the file of the function changes, not when the file of one
+    that it calls does: keep compiled functions that call one another in one module.
     """
     try:
         return cast(_F, njit(nogil=True, cache=True)(function))

@@ -7,7 +7,7 @@ import os
 import numpy as np
 import pytest
 
-from scaffold.dataset.arrays import HEADER_BYTES, ArrayFile, read_into, write_at
+from scaffold.arrays import HEADER_BYTES, ArrayFile, read_into, write_at
 
 
 @pytest.fixture

@@ -6,8 +6,9 @@ import time
 
 import pytest
 
-from scaffold.parallel.control import SIGNALS, StopRequests
+from scaffold.errors import Ending
 from scaffold.parallel.launch import Context
+from scaffold.parallel.stopping import SIGNALS, Request, StopRequests
 
 
 @pytest.mark.parametrize("number", SIGNALS)
@@ -16,11 +17,11 @@ def test_a_signal_is_read_two_steps_later_and_at_once_when_settling(number):
     stops = StopRequests(Context())
     with stops.listening():
         os.kill(os.getpid(), number)
-        assert [stops.poll() for _ in range(3)] == [None, None, number.name]
+        assert [stops.poll() for _ in range(3)] == [None, None, Request(Ending.SIGNAL, number.name)]
     fresh = StopRequests(Context())
     with fresh.listening():
         os.kill(os.getpid(), number)
-        assert fresh.settle() == number.name
+        assert fresh.settle() == Request(Ending.SIGNAL, number.name)
 
 
 def test_handlers_are_put_back():
@@ -49,7 +50,7 @@ def test_nothing_asked_is_nothing_read():
 
 def test_the_time_limit_stops_in_time_and_ahead_of_time():
     """An epoch that cannot end before the limit would be lost; so it is not begun."""
-    assert StopRequests(Context(), deadline=time.monotonic() - 1).settle() == "time limit"
+    assert StopRequests(Context(), deadline=time.monotonic() - 1).settle() == Request(Ending.TIME_LIMIT, "time limit")
     stops = StopRequests(Context(), deadline=time.monotonic() + 100)
     assert stops.settle(needed_s=90) is None
-    assert stops.settle(needed_s=110) == "time limit"
+    assert stops.settle(needed_s=110) == Request(Ending.TIME_LIMIT, "time limit")

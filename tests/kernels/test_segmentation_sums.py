@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from scaffold.kernels import segmentation_loss
+from scaffold.kernels import segmentation_sums
 
 
 def case(dtype=torch.float64, scale=2.0):
@@ -33,15 +33,15 @@ def by_hand(logits, labels, weights):
 
 def test_sums_are_those_of_the_definition():
     """A wrong sum shifts the loss of every run."""
-    torch.testing.assert_close(segmentation_loss(*case()), by_hand(*case()), rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(segmentation_sums(*case()), by_hand(*case()), rtol=1e-12, atol=1e-12)
 
 
 def test_blocks_add_up_to_the_whole():
     """Hazards 8 and 11: uneven shards merge by adding one tensor; averaging their ratios is something else."""
     logits, labels, weights = case()
-    whole = segmentation_loss(logits, labels, weights)
+    whole = segmentation_sums(logits, labels, weights)
     parts = [
-        segmentation_loss(a, b, weights) for a, b in zip(logits.split([1, 4], 2), labels.split([1, 4], 1), strict=True)
+        segmentation_sums(a, b, weights) for a, b in zip(logits.split([1, 4], 2), labels.split([1, 4], 1), strict=True)
     ]
     torch.testing.assert_close(sum(parts), whole, rtol=1e-12, atol=1e-12)
     averaged = sum(part[..., 0] / part[..., 1] for part in parts) / 2
@@ -52,13 +52,13 @@ def test_blocks_add_up_to_the_whole():
 def test_the_type_of_the_labels_does_not_matter(dtype):
     """Hazard 46: labels travel in their narrow storage type."""
     logits, labels, weights = case(torch.float32)
-    assert torch.equal(segmentation_loss(logits, labels.to(dtype), weights), segmentation_loss(logits, labels, weights))
+    assert torch.equal(segmentation_sums(logits, labels.to(dtype), weights), segmentation_sums(logits, labels, weights))
 
 
 def test_bfloat16_logits_are_summed_in_float32():
     """A sum of 10^6 voxels in bfloat16 stops growing at 256."""
     logits, labels, weights = case(torch.bfloat16)
-    sums = segmentation_loss(logits, labels, weights)
+    sums = segmentation_sums(logits, labels, weights)
     assert sums.dtype == torch.float32
     torch.testing.assert_close(sums.double(), by_hand(logits, labels, weights), rtol=1e-5, atol=1e-5)
 
@@ -67,14 +67,14 @@ def test_gradient_is_that_of_the_sums():
     """A detached factor would train towards something else."""
     logits, labels, weights = case()
     small = logits[:, :, :2, :2, :2].clone().requires_grad_()
-    assert torch.autograd.gradcheck(lambda x: segmentation_loss(x, labels[:, :2, :2, :2], weights.double()), small)
+    assert torch.autograd.gradcheck(lambda x: segmentation_sums(x, labels[:, :2, :2, :2], weights.double()), small)
 
 
 def test_confident_mistakes_stay_finite():
     """log(softmax) through the probability would be log(0)."""
     logits, labels, weights = case(torch.float32, scale=1e4)
     logits.requires_grad_()
-    sums = segmentation_loss(logits, labels, weights)
+    sums = segmentation_sums(logits, labels, weights)
     sums[:, 0, 0].sum().backward()
     assert (logits.detach().softmax(1) == 0).any(), "the case must contain probabilities that underflow"
     assert sums.isfinite().all()
@@ -83,5 +83,5 @@ def test_confident_mistakes_stay_finite():
 
 def test_repeats_bit_for_bit():
     """Hazard 9: the validation loss decides which checkpoint is best."""
-    first = segmentation_loss(*case(torch.float32))
-    assert all(torch.equal(segmentation_loss(*case(torch.float32)), first) for _ in range(20))
+    first = segmentation_sums(*case(torch.float32))
+    assert all(torch.equal(segmentation_sums(*case(torch.float32)), first) for _ in range(20))

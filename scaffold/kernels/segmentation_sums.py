@@ -1,4 +1,4 @@
-"""The sums over voxels that cross-entropy and soft Dice are made of, in one pass over the logits."""
+"""The sums over voxels that cross-entropy and soft Dice are made of."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 
-def segmentation_loss(logits: Tensor, labels: Tensor, weights: Tensor) -> Tensor:
+def segmentation_sums(logits: Tensor, labels: Tensor, weights: Tensor) -> Tensor:
     """Return the partial sums of the segmentation loss over the voxels at hand.
 
     Contract of every implementation: the softmax and all sums are float32 (float64 for float64 logits)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from scaffold.fractals import rng
+from scaffold import rng
 
 
 def test_words_are_splitmix64() -> None:

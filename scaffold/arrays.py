@@ -1,4 +1,4 @@
-"""The ``.npy`` files of a data set: their exact bytes, and reading and writing ranges of them."""
+"""The ``.npy`` files of clouds and of data sets: their exact bytes, and reading and writing ranges of them."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ boundaries, as direct I/O and stripes of parallel file systems like it. NumPy re
 
 @dataclass(frozen=True)
 class ArrayFile:
-    """One C-ordered ``.npy`` file whose first axis counts samples.
+    """One C-ordered ``.npy`` file whose first axis counts items: samples, or clouds.
 
     The header is written here and not by NumPy, whose padding differs between versions: the bytes of
-    a data set depend on its settings alone.
+    a file depend on its settings alone.
 
     Attributes:
         path: the file.
-        shape: (samples, ...).
+        shape: (items, ...).
         dtype: little-endian, e.g. ``<f4``.
     """
 
@@ -40,14 +40,14 @@ class ArrayFile:
         return prefix + text.encode("latin1").ljust(HEADER_BYTES - 11) + b"\n"
 
     @property
-    def sample_bytes(self) -> int:
-        """Bytes of one sample."""
+    def item_bytes(self) -> int:
+        """Bytes of one item."""
         return math.prod(self.shape[1:]) * np.dtype(self.dtype).itemsize
 
     @property
     def size(self) -> int:
         """Bytes of the whole file."""
-        return HEADER_BYTES + self.shape[0] * self.sample_bytes
+        return HEADER_BYTES + self.shape[0] * self.item_bytes
 
     def offset(self, *index: int) -> int:
         """Return the file offset of the element (or first element of the sub-array) at ``index``."""

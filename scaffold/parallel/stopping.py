@@ -13,12 +13,14 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
+from scaffold.errors import Ending
 from scaffold.parallel.launch import Context, lost_rank
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
@@ -26,6 +28,19 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
 
 _LAG = 2
 _NO_REQUEST, _TIME_LIMIT = 0, 1000
+
+
+@dataclass(frozen=True)
+class Request:
+    """What asks all ranks to stop.
+
+    Attributes:
+        ending: ``SIGNAL`` or ``TIME_LIMIT``.
+        name: for the user ("SIGTERM", "time limit").
+    """
+
+    ending: Ending
+    name: str
 
 
 class StopRequests:
@@ -54,13 +69,13 @@ class StopRequests:
             for number, handler in before.items():
                 signal.signal(number, handler)
 
-    def poll(self) -> str | None:
-        """Post this rank's flag; return why to stop, if any rank asked two calls ago. Collective, does not wait."""
+    def poll(self) -> Request | None:
+        """Post this rank's flag; return the request of any rank two calls ago. Collective, does not wait."""
         self._post()
         return self._read() if len(self._pending) > _LAG else None
 
-    def settle(self, needed_s: float = 0.0) -> str | None:
-        """Return why to stop, if any rank has asked by now. Collective, waits for all ranks.
+    def settle(self, needed_s: float = 0.0) -> Request | None:
+        """Return the request of any rank by now. Collective, waits for all ranks.
 
         Args:
             needed_s: what the next piece of work will take, seconds; stop if the time left is less.
@@ -68,8 +83,8 @@ class StopRequests:
         if self._remaining() < needed_s:
             self._asked = self._asked or _TIME_LIMIT
         self._post()
-        reasons = [self._read() for _ in range(len(self._pending))]
-        return next((reason for reason in reasons if reason is not None), None)
+        requests = [self._read() for _ in range(len(self._pending))]
+        return next((request for request in requests if request is not None), None)
 
     def _post(self) -> None:
         if self._remaining() <= 0:
@@ -83,14 +98,14 @@ class StopRequests:
                 raise lost_rank(error) from error
         self._pending.append((flag, work))
 
-    def _read(self) -> str | None:
+    def _read(self) -> Request | None:
         flag, work = self._pending.popleft()
         if work is not None:
             try:
                 work.wait()
             except RuntimeError as error:
                 raise lost_rank(error) from error
-        return _reason(int(flag))
+        return _request(int(flag))
 
     def _remaining(self) -> float:
         if self._deadline is None or self._context.rank != 0:
@@ -106,7 +121,9 @@ class StopRequests:
         )
 
 
-def _reason(asked: int) -> str | None:
+def _request(asked: int) -> Request | None:
     if asked == _NO_REQUEST:
         return None
-    return "time limit" if asked == _TIME_LIMIT else signal.Signals(asked).name
+    if asked == _TIME_LIMIT:
+        return Request(Ending.TIME_LIMIT, "time limit")
+    return Request(Ending.SIGNAL, signal.Signals(asked).name)
