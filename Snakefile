@@ -11,6 +11,7 @@ include: "workflow/rules/fractals.smk"
 include: "workflow/rules/dataset.smk"
 include: "workflow/rules/training.smk"
 include: "workflow/rules/report.smk"
+include: "workflow/rules/kernels.smk"
 
 
 rule all:

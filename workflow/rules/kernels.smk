@@ -1,0 +1,21 @@
+# Asked for by its files' names (snakemake results/kernels/bench.csv): a study
+# does not need it, and it needs a GPU.
+rule bench_kernels:
+    output:
+        table="results/kernels/bench.csv",
+        figure=report(
+            "results/kernels/roofline.png",
+            category="Kernels",
+            labels={"figure": "roofline"},
+            caption="../report/kernels.rst",
+        ),
+    log:
+        "logs/bench_kernels.log",
+    resources:
+        tasks=1,
+        gpu=1,
+        mem_mb=16000,
+        runtime=30,
+    shell:
+        "exec python -m scaffold.attempt --log {log} --"
+        " python -m scaffold bench-kernels --output {output.table} --figure {output.figure}"
