@@ -91,9 +91,8 @@ class Attempts:
             try:
                 self.all = [Attempt.from_json(entry) for entry in json.loads(self._path.read_text())]
             except (ValueError, TypeError) as error:
-                raise DamagedFileError(
-                    self._path, f"is unreadable ({error})", f"scaffold clean-run {folder}"
-                ) from error
+                # A record only: without it the training still continues from its checkpoint.
+                raise DamagedFileError(self._path, f"is unreadable ({error})", f"rm {self._path}") from error
 
     @property
     def current(self) -> Attempt:

@@ -9,6 +9,7 @@ import socket
 import threading
 import time
 import uuid
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -104,10 +105,11 @@ class Lock:
     def _held_by(self) -> dict[str, Any] | None:
         try:
             content: dict[str, Any] = json.loads(self.path.read_text())
-            return {"mtime": self.path.stat().st_mtime, **content}
+            held = {name: content[name] for name in ("token", "host", "processes", "pid", "job", "since")}
+            return {"mtime": self.path.stat().st_mtime, **held}
         except FileNotFoundError:
             return None
-        except ValueError as error:
+        except (ValueError, TypeError, KeyError, IsADirectoryError) as error:
             raise DamagedFileError(self.path, "is not a lock file", f"rm {self.path}") from error
 
     def _falls_silent(self, held: dict[str, Any]) -> bool:
@@ -144,8 +146,10 @@ class Lock:
         try:
             guard.touch(exist_ok=False)
         except FileExistsError:
-            if self._now() - guard.stat().st_mtime > STALE_AFTER_S:
-                guard.unlink(missing_ok=True)
+            # Whoever made the guard may remove it at any moment.
+            with suppress(FileNotFoundError):
+                if self._now() - guard.stat().st_mtime > STALE_AFTER_S:
+                    guard.unlink()
             time.sleep(0.1)
             return
         try:

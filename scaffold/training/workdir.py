@@ -159,8 +159,8 @@ class WorkDir:
             return
         try:
             sealed = json.loads(seal_path.read_text())["training_identity"]
-        except (ValueError, KeyError) as error:
-            raise DamagedFileError(seal_path, f"is unreadable ({error})", f"scaffold clean-run {self.path}") from error
+        except (ValueError, TypeError, KeyError) as error:
+            raise DamagedFileError(seal_path, f"is unreadable ({error})", f"rm {seal_path}") from error
         if sealed == training_identity:
             log.info("the result of %s was complete: training afresh", self.path)
             for entry in self.path.iterdir():
@@ -179,7 +179,7 @@ class WorkDir:
             return
         try:
             message = json.loads(path.read_text())["message"]
-        except (ValueError, KeyError):
+        except (ValueError, TypeError, KeyError):
             message = f"{path} is unreadable"
         raise IncurableError(
             f"an earlier attempt failed for good: {message}."

@@ -29,12 +29,18 @@ def test_other_failures_may_be_retried(tmp_path, code):
     opened(tmp_path).close(Ending.CONVERGED, "converged", ExitCode.DONE)
 
 
-def test_an_unreadable_record_is_named(tmp_path):
-    """A record that is silently begun anew would forget the failures."""
-    (tmp_path / ATTEMPTS).write_text("[{")
-    with pytest.raises(DamagedFileError, match=r"attempts.json is unreadable"):
+@pytest.mark.parametrize("name", [ATTEMPTS, workdir.SEALED, LOCK])
+@pytest.mark.parametrize("content", ["[{", "[1]", "{}", "null"])
+def test_an_unreadable_record_is_named_and_costs_no_checkpoint(tmp_path, name, content):
+    """A record that is silently begun anew would forget the failures; no checkpoint need go with it."""
+    if (name, content) == (ATTEMPTS, "{}"):
+        content = '{"a": 1}'
+    (tmp_path / name).write_text(content)
+    with pytest.raises(DamagedFileError, match=name) as caught:
         opened(tmp_path)
-    assert not (tmp_path / LOCK).exists()
+    assert caught.value.remedy == f"rm {tmp_path / name}"
+    (tmp_path / name).unlink()
+    opened(tmp_path).close(Ending.CONVERGED, "converged", ExitCode.DONE)
 
 
 def finished(output, identity="abc"):
