@@ -16,6 +16,7 @@ from scaffold.cli.common import (
     select_config,
 )
 from scaffold.errors import ExitCode
+from scaffold.wording import count
 
 _log = logging.getLogger(__name__)
 
@@ -74,7 +75,7 @@ def _verify(arguments: argparse.Namespace) -> int:
         print(f"{arguments.directory}: every byte is as it was made")
         return ExitCode.DONE
     damaged = sorted({finding.path.parent / INDEX for finding in findings})
-    print(f"{len(findings)} problems; rebuild the damaged parts with:")
+    print(f"{count(len(findings), 'problem')}; rebuild the damaged parts with:")
     for index in damaged:
         print(f"  {rebuild_command(index)}")
     return ExitCode.DAMAGED

@@ -8,6 +8,7 @@ reached it: leaving out the seeds that did not would flatter the rest.
 
 from __future__ import annotations
 
+import json
 import statistics
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -119,12 +120,24 @@ def read_fom(path: Path) -> FigureOfMerit:
     """Read a ``fom.json``.
 
     Raises:
-        UserError: there is no such file.
+        UserError: there is no such file, or it is whole but of another kind.
         DamagedFileError: it is truncated or lacks a field.
     """
+    place = "a run's figure of merit is results/runs/RUN/ranksN/fom.json"
     if not path.exists():
-        raise UserError(f"{path} does not exist; a run's figure of merit is results/runs/RUN/ranksN/fom.json")
+        raise UserError(f"{path} does not exist; {place}")
+    if path.is_dir() or _is_another_kind(path):
+        raise UserError(f"{path} is not a figure of merit; {place}")
     return read_record(path, FigureOfMerit)
+
+
+def _is_another_kind(path: Path) -> bool:
+    """Return whether a file is sound JSON of something else: to make it anew would help nobody."""
+    try:
+        content = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return False
+    return not (isinstance(content, dict) and "must_match_hash" in content)
 
 
 def write_fom(directories: Iterable[Path], output: Path) -> FigureOfMerit:

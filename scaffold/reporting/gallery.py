@@ -58,7 +58,8 @@ def draw_gallery(predictions: Predictions, result: Result, path: Path) -> None:
             _panel(row[2], colours[prediction])
             _panel(row[3], _error_colours()[reduce(wrong)])
             row[0].set_ylabel(
-                f"sample {predictions.sample_id[i]}\nplane {predictions.depth[i]}\nDice {predictions.dice[i]:.3f}",
+                f"sample {predictions.sample_id[i]}\nplane {predictions.depth[i]}\n"
+                f"volume's Dice\n{predictions.dice[i]:.3f}",
                 rotation=0, ha="right", va="center", fontsize=8.5, labelpad=6,
             )  # fmt: skip
         for axes, heading in zip(panels[0], ("image", "truth", "prediction", "errors"), strict=True):

@@ -293,8 +293,11 @@ def _get_ready(training: Training, job: Job, data: Data, setup: dict[str, float]
         weights = class_weights.estimate(data.training, fraction, context, context.rank, context.size)
         learner.weights.copy_(weights)
     training.learner = learner
+    steps = training.config.warmup_batches
+    if steps and context.rank == 0:
+        log.info("warming up with up to %d training and validation steps, undone before the clock starts", steps)
     with _timed(setup, "warmup_s"):
-        warm_up(learner, training.batches, training.validation, training.config.warmup_batches, context)
+        warm_up(learner, training.batches, training.validation, steps, context)
 
 
 def _publish(output: Path, job: Job, data: Data, training: Training, work: WorkDir) -> None:

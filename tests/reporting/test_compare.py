@@ -7,7 +7,8 @@ import itertools
 import pytest
 
 from scaffold.config import keys
-from scaffold.reporting.compare import Ratio, compare, verdict
+from scaffold.errors import UserError
+from scaffold.reporting.compare import Ratio, compare, compare_files, verdict
 from scaffold.reporting.fom import figure_of_merit
 from scaffold.reporting.results import read_training
 
@@ -125,3 +126,11 @@ def test_missing_figure_is_not_comparable(figure):
     assert not comparison.differences
     assert comparison.missing[0].startswith("B (tiny on 2 ranks) has no figure of merit: target_dice 0.95")
     assert comparison.ratios[0].name == "epochs"
+
+
+def test_a_sound_file_of_another_kind_is_not_called_damaged(training):
+    """Told to make a result anew, a user would throw a good measurement away."""
+    directory = training().publish()
+    for wrong in (directory, directory / "result.json"):
+        with pytest.raises(UserError, match="is not a figure of merit; a run's figure of merit is results/runs"):
+            compare_files(wrong, wrong)

@@ -56,7 +56,7 @@ def test_rows_and_columns(training, tmp_path, drawn):
     axes = drawn[0].axes
     assert len(axes) == 12
     assert [panel.get_title(loc="center") for panel in axes[:4]] == ["image", "truth", "prediction", "errors"]
-    assert axes[4].get_ylabel() == "sample 11\nplane 16\nDice 0.940"
+    assert axes[4].get_ylabel() == "sample 11\nplane 16\nvolume's Dice\n0.940"
     for i in range(3):
         # Channels first in the file, last in a picture.
         shown = axes[4 * i].images[0].get_array()
