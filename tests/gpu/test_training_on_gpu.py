@@ -122,3 +122,9 @@ def test_ranks_get_a_device_each_or_are_refused(data, tmp_path):
         assert done.returncode != 0
         assert "share one CUDA device" in done.stderr
         assert not list(tmp_path.iterdir())
+
+
+def test_strict_determinism_trains(data, tmp_path):
+    """more_determinism must not stop at a kernel that PyTorch has no deterministic form of (max-pooling's gradient)."""
+    done = training_jobs.train(data, tmp_path, launcher="none", set="more_determinism=true")
+    assert done.returncode == 0, done.stderr
