@@ -10,7 +10,7 @@ import logging
 import sys
 import time
 from collections.abc import Iterable, Iterator
-from typing import TypeVar
+from typing import TextIO, TypeVar
 
 _LINE_EVERY_S = 10.0
 _T = TypeVar("_T")
@@ -18,13 +18,25 @@ _T = TypeVar("_T")
 
 def setup_logging(rank: int = 0, verbose: bool = False) -> None:
     """Send the log to standard error, tagged with the rank; ranks other than 0 show warnings only."""
-    handler = logging.StreamHandler(sys.stderr)
+    handler = _ToStandardError()
     tag = f" [rank {rank}]" if rank else ""
     handler.setFormatter(logging.Formatter(f"%(asctime)s{tag} %(levelname).1s %(message)s", "%H:%M:%S"))
     level = logging.WARNING if rank else logging.INFO
     logging.basicConfig(level=logging.DEBUG if verbose else level, handlers=[handler], force=True)
     for noisy in ("numba", "matplotlib", "PIL"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
+
+
+class _ToStandardError(logging.StreamHandler[TextIO]):
+    """Writes to what ``sys.stderr`` is when a line comes, which need not be what it was at the start."""
+
+    @property
+    def stream(self) -> TextIO:
+        return sys.stderr
+
+    @stream.setter
+    def stream(self, _: TextIO) -> None:
+        pass
 
 
 def track(items: Iterable[_T], what: str, total: int, rank: int = 0) -> Iterator[_T]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import logging
 import sys
@@ -45,3 +46,13 @@ def test_other_ranks_only_warn(monkeypatch, rank, shown):
     logging.getLogger("scaffold").info("ready")
     logging.getLogger("scaffold").warning("careful")
     assert [line.partition(" ")[2] for line in text.getvalue().splitlines()] == shown
+
+
+def test_log_goes_where_standard_error_is_now(capsys):
+    """A log bound to a stream that was replaced and closed would fail at its next line."""
+    with contextlib.redirect_stderr(io.StringIO()) as early:
+        progress.setup_logging()
+        logging.getLogger("scaffold").info("first")
+    early.close()
+    logging.getLogger("scaffold").info("second")
+    assert "second" in capsys.readouterr().err

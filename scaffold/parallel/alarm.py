@@ -91,7 +91,9 @@ class Alarm:
         self._off.set()
 
     def raise_alarm(self, failure: Failure) -> Failure:
-        """Tell all ranks that this one failed, act for the last time, and wait until the others heard.
+        """Tell all ranks and the user that this one failed, act for the last time, wait until the others heard.
+
+        The user first: a launcher may kill this rank as soon as another has ended.
 
         Returns:
             The first failure of any rank, which all of them end with.
@@ -99,12 +101,14 @@ class Alarm:
         self.off()
         if self._store is None:
             self.last_act(failure)
+            _tell(failure)
             return failure
         try:
             first = Failure.from_note(self._store.compare_set(_KEY, "", failure.note()))
         except RuntimeError:
             first = failure
         self.last_act(first)
+        _tell(first)
         self._wait_for_others(self._store)
         return first
 
@@ -134,12 +138,16 @@ class Alarm:
     def _end(self, store: TCPStore, failure: Failure) -> None:
         logging.getLogger("scaffold").debug("ended by the alarm of rank %d", failure.rank)
         if self._context.rank == 0:
-            print(f"scaffold train: {failure.message}", file=sys.stderr, flush=True)
+            _tell(failure)
         try:
             self.last_act(failure)
             self._wait_for_others(store)
         finally:
             os._exit(failure.exit_code)
+
+
+def _tell(failure: Failure) -> None:
+    print(f"scaffold train: {failure.message}", file=sys.stderr, flush=True)
 
 
 def _ending(error: ScaffoldError) -> Ending:

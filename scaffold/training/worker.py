@@ -106,15 +106,14 @@ def run(context: Context, job: Job, meta: Path, output: Path, deadline: float | 
         failure = Failure.of(context, error)
         if failure.exit_code == ExitCode.INTERNAL and not (isinstance(error, RankError) and context.rank):
             traceback.print_exception(raised)
-        is_agreed = type(error) in _AGREED
-        if is_agreed:
+        if type(error) in _AGREED:
             alarm.off()
             record.failed(failure)
-        else:
-            failure = alarm.raise_alarm(failure)
-        if context.rank == 0 or not is_agreed:
-            print(f"scaffold train: {failure.message}", file=sys.stderr, flush=True)
-        if context.size > 1 and not is_agreed:
+            if context.rank == 0:
+                print(f"scaffold train: {failure.message}", file=sys.stderr, flush=True)
+            return ExitCode(failure.exit_code)
+        failure = alarm.raise_alarm(failure)
+        if context.size > 1:
             # The others are gone or stuck: nothing collective, MPI's own end included, would come to an end.
             ending.abort(context, failure.exit_code)
         return ExitCode(failure.exit_code)
