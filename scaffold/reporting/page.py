@@ -30,7 +30,8 @@ body { font-family: "DejaVu Sans", Verdana, sans-serif; color: #222; margin: 2em
 h1 { font-size: 20px; } h2 { font-size: 15px; margin-top: 2em; }
 p.headline { font-size: 17px; margin: 0.4em 0; }
 table { border-collapse: collapse; }
-th, td { padding: 0.35em 0.9em; text-align: right; border-bottom: 1px solid #ddd; white-space: nowrap; }
+th, td { padding: 0.35em 0.9em; text-align: right; border-bottom: 1px solid #ddd; }
+td { max-width: 34em; overflow-wrap: anywhere; }
 th { font-weight: 600; } th:first-child, td:first-child { text-align: left; }
 """
 
@@ -47,7 +48,7 @@ def page(table: pd.DataFrame) -> str:
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Figures of merit</title>'
         f"<style>{_STYLE}</style></head><body><h1>Figures of merit</h1>{headlines}"
         f"<h2>Runs</h2>{_table(table, SHOWN)}"
-        f"<h2>Conditions</h2>{_table(table, _CONDITIONS)}"
+        f"<h2>Conditions</h2>{_conditions(table)}"
         "<p>Two figures of merit are comparable where comparability class and digest are equal;"
         " <code>scaffold compare A/fom.json B/fom.json</code> names what differs.</p></body></html>\n"
     )
@@ -57,6 +58,12 @@ def _table(table: pd.DataFrame, columns: dict[str, str]) -> str:
     head = _row("th", columns.values())
     rows = [_row("td", (cell(row[name]) for name in columns)) for _, row in table.iterrows()]
     return f"<table>{head}{''.join(rows)}</table>"
+
+
+def _conditions(table: pd.DataFrame) -> str:
+    """Return one column a run, since digests are too long to stand side by side with the rest."""
+    rows = [_row("td", [title, *(cell(value) for value in table[name])]) for name, title in _CONDITIONS.items()]
+    return f"<table>{''.join(rows)}</table>"
 
 
 def _row(tag: str, texts: Iterable[str]) -> str:
