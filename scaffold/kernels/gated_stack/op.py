@@ -238,6 +238,9 @@ def _differentiable_gradients(
     ctx: Any, dims: StackDims, inputs: tuple[Tensor | None, ...], cotangents: tuple[Tensor | None, ...]
 ) -> tuple[Tensor | None, ...]:
     """Gradients through the reference, as a graph that can be differentiated again."""
+    # Aliases: an input may derive from another, and differentiating the saved tensors themselves would go
+    # on through their own history, which the engine that called us adds once more.
+    inputs = tuple(None if tensor is None else tensor.view_as(tensor) for tensor in inputs)
     u0, w0, w1, gw, scale = inputs
     outputs = reference.forward(cast(Tensor, u0), cast(Tensor, w0), cast(Tensor, w1), cast(Tensor, gw), scale, dims)
     pairs = [(o, c) for o, c in zip(outputs, cotangents, strict=True) if c is not None and o.requires_grad]
@@ -259,7 +262,8 @@ def _input_gradient(
     if path != "eager":
         walk = driver.Backward(scale, w0, w1, gw, dims, precision)
         return walk.run(path, grad_y, z_all, z_cotangent, u_cotangent, sink)
-    g = reference.head_gradient(grad_y, w0[-1], w1[-1], scale, dims)
+    # The head sums in edge-major order; what is promised to the compiler is u0's own.
+    g = reference.head_gradient(grad_y, w0[-1], w1[-1], scale, dims).contiguous()
     if u_cotangent is not None:
         g = g + u_cotangent
     for layer in reversed(range(dims.n_gated)):
@@ -278,7 +282,7 @@ def _scale_gradient(path: Path, grad_y: Tensor, y: Tensor, scale: Tensor, dims: 
 
 
 def _plan(dims: StackDims, tensor: Tensor, backward: str, **request: bool) -> plan.BackwardPlan:
-    switch = plan.switch_is_on()
+    switch = backward == "auto" and plan.switch_is_on()
     chosen = plan.plan_backward(
         plan.Request(dims, _dtype_name(tensor), device_kind(tensor), **request), cast(Backward, backward), switch
     )
@@ -301,6 +305,8 @@ def _check(
         if shape != needed.get(name, shape):
             raise ValueError(f"{name} has shape {shape}; {needed[name]} is needed")
     w0 = cast(Tensor, tensors["w0"])
+    if not w0.dtype.is_floating_point:
+        raise ValueError(f"w0 is {w0.dtype}; a real floating-point type is needed")
     for name, tensor in tensors.items():
         if tensor is not None and (tensor.dtype, tensor.device) != (w0.dtype, w0.device):
             raise ValueError(

@@ -4,6 +4,7 @@ import pytest
 import torch
 from stack_cases import StackDims, make_stack, random_like_output
 
+from scaffold.errors import UserError
 from scaffold.kernels.gated_stack import gated_stack, gated_stack_forward, gated_stack_input_grad
 from scaffold.kernels.gated_stack.layout import dims_of
 from scaffold.kernels.gated_stack.reference import WeightGradients, forward, head_gradient, layer_gradient
@@ -144,3 +145,53 @@ def test_compiled_stack_is_one_graph():
     found = torch.autograd.grad(compiled(**stack), [stack["u0"], stack["gw"]], grad_y)
     wanted = torch.autograd.grad(gated_stack(**stack, lmax=1), [stack["u0"], stack["gw"]], grad_y)
     torch.testing.assert_close(found, wanted)
+
+
+@pytest.mark.parametrize("create_graph", [False, True])
+def test_inputs_that_derive_from_one_another(create_graph):
+    """A scale made of u0, and weights shared by two stacks, as in the physical model: no path may count twice."""
+    dims = StackDims(2, 3, 1, 2, 1)
+    stack = make_stack(dims, scale=False, dtype=torch.float64, requires="u0 w0")
+
+    def energy(run):
+        u0, weights = stack["u0"], (stack["w0"], stack["w1"], stack["gw"])
+        scale = torch.softmax(u0[..., 0].T, dim=1) + 0.1
+        once = run(u0, *weights, scale)
+        return run(once.transpose(0, 1).contiguous(), *weights, scale).square().sum()
+
+    leaves = (stack["u0"], stack["w0"])
+    found = torch.autograd.grad(energy(lambda *t: gated_stack(*t, lmax=1)), leaves, create_graph=create_graph)
+    exact = torch.autograd.grad(energy(lambda *t: forward(*t, dims).y), leaves, create_graph=True)
+    for ours, theirs in zip(found, exact, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-11, atol=1e-11)
+    if create_graph:
+        second = torch.autograd.grad(found[0].square().sum(), stack["w0"])
+        torch.testing.assert_close(second, torch.autograd.grad(exact[0].square().sum(), stack["w0"]), rtol=1e-9, atol=0)
+
+
+def test_the_input_gradient_is_laid_out_as_the_compiler_is_told():
+    """With several streams the head's sum is edge-major; compiled code would read it with other strides."""
+    dims = StackDims(2, 3, 1, 16, 1)
+    stack = make_stack(dims, requires="u0")
+    outputs = gated_stack_forward(*(stack[name] for name in NAMES), lmax=1)
+    (gradient,) = torch.autograd.grad(outputs.y, stack["u0"], random_like_output(dims))
+    assert gradient.is_contiguous()
+
+
+@pytest.mark.parametrize("dtype", [torch.complex64, torch.int32])
+def test_only_real_floating_point_is_taken(dtype):
+    """The hand-derived gradients have no conjugates: complex input would get wrong ones, silently."""
+    dims = StackDims(1, 2, 1, 2, 1)
+    stack = {name: tensor.to(dtype) for name, tensor in make_stack(dims).items()}
+    with pytest.raises(ValueError, match="real floating-point"):
+        gated_stack(*(stack[name] for name in NAMES), lmax=1)
+
+
+def test_a_keyword_needs_no_valid_switch(monkeypatch):
+    """A benchmark that names its path must not depend on the environment."""
+    monkeypatch.setenv("SCAFFOLD_STACK_BWD_FUSED", "maybe")
+    dims = StackDims(1, 2, 1, 2, 1)
+    stack = make_stack(dims, requires="u0")
+    gated_stack(*(stack[name] for name in NAMES), lmax=1, backward="eager").sum().backward()
+    with pytest.raises(UserError, match="maybe"):
+        gated_stack(*(stack[name] for name in NAMES), lmax=1).sum().backward()
