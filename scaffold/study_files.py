@@ -15,7 +15,8 @@ import yaml
 
 from scaffold import atomic
 from scaffold.config import Job, Study, training_identity
-from scaffold.config.yamlfile import load_yaml
+from scaffold.config.study import merge
+from scaffold.config.yamlfile import load_yaml, parse_yaml
 from scaffold.errors import UserError
 
 
@@ -54,8 +55,8 @@ def read_study(
         return Study.load(files[0])
     content: dict[str, Any] = {}
     for file in files:
-        content = _merged(content, load_yaml(Path(file))[1])
-    content = _merged(content, _typed(command_line_keys))
+        content = merge(content, load_yaml(Path(file))[1])
+    content = merge(content, _typed(command_line_keys))
     return Study.from_mapping(content, " + ".join([*files, *(["--config"] if command_line_keys else [])]))
 
 
@@ -124,13 +125,7 @@ def _typed(value: Any) -> Any:
     if not isinstance(value, str):
         return value
     try:
-        typed = yaml.safe_load(value)
+        typed = parse_yaml(value)
     except yaml.YAMLError:
         return value
     return value if isinstance(typed, Mapping | list) else typed
-
-
-def _merged(base: Any, over: Any) -> Any:
-    if not isinstance(base, Mapping) or not isinstance(over, Mapping):
-        return over
-    return {**base, **{key: _merged(base.get(key), value) for key, value in over.items()}}

@@ -122,3 +122,12 @@ def test_trained_is_what_has_the_result_of_these_settings(folder: Path) -> None:
     result.write_text(json.dumps({"training_identity": training_identity(job.config)}))
     assert study_files.is_trained(folder, job)
     assert not study_files.is_trained(folder, read(defaults={"optimizer": "SGD"}).jobs()[0])
+
+
+def test_the_command_line_reads_scalars_as_a_file_does(tmp_path: Path) -> None:
+    """Read by another loader, 12:30:00 would be a month of minutes there, and a malformed date a traceback."""
+    path = tmp_path / "study.yaml"
+    path.write_text("runs: {a: {}}\n")
+    for text in ("12:30:00", "2020-13-45"):
+        with pytest.raises(ConfigError, match=rf"max_runtime = '{text}'"):
+            study_files.read_study(str(path), [str(path)], {"defaults": {"max_runtime": text}}, replaced=True)

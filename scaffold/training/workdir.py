@@ -1,7 +1,7 @@
 """The folder in which a training survives being killed.
 
-``{output}/work/{resume identity}/`` holds what is not a declared output of the workflow: checkpoints,
-live statistics, and these files about the training itself:
+``work/{resume identity}/``, below the training's output folder, holds what is not a declared output of the
+workflow: checkpoints, live statistics, and these files about the training itself:
 
 * ``lock.json``: who trains here now. Its modification time is a heartbeat.
 * ``attempts.json``: each attempt with its start, end and reason. One that was killed has no end; the
