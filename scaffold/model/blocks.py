@@ -25,7 +25,7 @@ class GroupNormReLU(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Normalise and rectify ``x``."""
-        return group_norm_relu(x, self.weight, self.bias, self.groups, self.eps)
+        return group_norm_relu(x, self.weight, self.bias, self.groups, self.eps, site=self)
 
 
 class DoubleBlock(nn.Module):

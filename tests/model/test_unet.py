@@ -96,7 +96,9 @@ def test_checkpointing_changes_nothing_and_does_recompute(amp, monkeypatch):
     """Hazard 65: checkpointing must change neither outputs nor gradients, bit for bit."""
     calls = []
     plain_function = blocks.group_norm_relu
-    monkeypatch.setattr(blocks, "group_norm_relu", lambda *args: calls.append(1) or plain_function(*args))
+    monkeypatch.setattr(
+        blocks, "group_norm_relu", lambda *args, **keys: calls.append(1) or plain_function(*args, **keys)
+    )
     results, counts = [], []
     for checkpointing in (False, True):
         calls.clear()

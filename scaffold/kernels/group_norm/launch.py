@@ -14,6 +14,10 @@ import torch
 from torch import Tensor
 
 from scaffold.kernels.group_norm.plan import Device, Pass, Plan, Problem, merging, plan, plan_planes, summing
+from scaffold.kernels.ladder import launch_region
+
+OP = "group_norm_relu"
+"""Name of the operation; that with pooling shares its switches."""
 
 
 class Normalised(NamedTuple):
@@ -47,6 +51,7 @@ class Incoming(NamedTuple):
     """Present if ``dpooled`` is."""
 
 
+@launch_region(OP)
 def moments(x: Tensor, groups: int, *, planes: bool = False) -> Tensor:
     """Return counts, means and sums of squared deviations: (parts, N or N * D planes, groups, 3), float32."""
     problem, launch = _plan("statistics", x, groups, planes=planes)
@@ -56,6 +61,7 @@ def moments(x: Tensor, groups: int, *, planes: bool = False) -> Tensor:
     return out
 
 
+@launch_region(OP)
 def normalise(
     x: Tensor, weight: Tensor, bias: Tensor, moments: Tensor, groups: int, eps: float, *, pool: bool = False
 ) -> Normalised:
@@ -77,6 +83,7 @@ def normalise(
     return result
 
 
+@launch_region(OP)
 def gradient_sums(
     incoming: Incoming, x: Tensor, weight: Tensor, bias: Tensor, statistics: Tensor, groups: int, *,
     planes: bool = False,
@@ -97,6 +104,7 @@ def gradient_sums(
     return sums
 
 
+@launch_region(OP)
 def input_gradient(
     incoming: Incoming, x: Tensor, weight: Tensor, bias: Tensor, statistics: Tensor, sums: GradientSums, groups: int
 ) -> tuple[Tensor, Tensor, Tensor]:

@@ -5,17 +5,20 @@ Both directions are custom operators, opaque to ``torch.compile``. They are diff
 
 from __future__ import annotations
 
-import importlib.util
-import os
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from scaffold.kernels import compiled
 from scaffold.kernels.group_norm import launch, reference
 from scaffold.kernels.group_norm.plan import MOST_GROUP_CHANNELS, ceil_power_of_2
 from scaffold.kernels.group_norm.reference import Gather
+from scaffold.kernels.ladder import Ladder, Rung
+from scaffold.kernels.refusals import no_triton
+
+TRITON, COMPILE = "SCAFFOLD_GROUPNORM_TRITON", "SCAFFOLD_GROUPNORM_COMPILE"
 
 eager = reference.group_norm_relu
 eager_pool = reference.group_norm_relu_pool
@@ -25,8 +28,9 @@ _LAST = torch.channels_last_3d
 
 
 def group_norm_relu(
-    x: Tensor, weight: Tensor, bias: Tensor, groups: int, eps: float = 1e-5, partials: Gather | None = None
-) -> Tensor:
+    x: Tensor, weight: Tensor, bias: Tensor, groups: int, eps: float = 1e-5, partials: Gather | None = None,
+    site: Any = None,
+) -> Tensor:  # fmt: skip
     """Return ``relu(group_norm(x))`` (Wu and He: Group normalization, 2018).
 
     Contract of every implementation: statistics, affine map and ReLU are float32 (float64 for float64
@@ -45,19 +49,21 @@ def group_norm_relu(
             sum of squared deviations of each plane, and once in the backward pass with
             (D, N, groups, 2), the sums of dy*weight and dy*weight*xhat. Blocks may differ in size. The
             gradients of ``weight`` and ``bias`` remain this block's share of the sum.
+        site: the module that calls (:mod:`scaffold.kernels.ladder`).
 
     Raises:
         RuntimeError: ``groups`` does not divide C.
     """
-    if declines(x, weight, bias, groups) is not None:
-        return eager(x, weight, bias, groups, eps, partials)
-    if partials is not None:
-        return _BlockGroupNormReLU.apply(x, weight.contiguous(), bias.contiguous(), groups, eps, partials)  # type: ignore[no-any-return, no-untyped-call]
-    return _forward_op(x, weight.contiguous(), bias.contiguous(), groups, eps)[0]
+    if partials is None:
+        return _ladder(x, weight, bias, groups, eps, None, site=site)
+    gathering = _Gathering(partials)
+    y = _ladder(x, weight, bias, groups, eps, gathering, site=site)
+    gathering.end_forward()
+    return y
 
 
 def group_norm_relu_pool(
-    x: Tensor, weight: Tensor, bias: Tensor, groups: int, eps: float = 1e-5
+    x: Tensor, weight: Tensor, bias: Tensor, groups: int, eps: float = 1e-5, site: Any = None
 ) -> tuple[Tensor, Tensor]:
     """Return ``y = group_norm_relu(x)`` and ``max_pool3d(y, 2)``, with PyTorch's rules for ties and NaN.
 
@@ -71,6 +77,7 @@ def group_norm_relu_pool(
         bias: (C,).
         groups: divides C.
         eps: added to the variance.
+        site: the module that calls (:mod:`scaffold.kernels.ladder`).
 
     Returns:
         (N, C, D, H, W) and (N, C, D // 2, H // 2, W // 2), in the dtype and the memory format of ``x``.
@@ -78,23 +85,19 @@ def group_norm_relu_pool(
     Raises:
         RuntimeError: ``groups`` does not divide C, or an extent is less than 2.
     """
-    if declines(x, weight, bias, groups, pool=True) is not None:
-        return eager_pool(x, weight, bias, groups, eps)
-    y, pooled, _, _ = _pool_op(x, weight.contiguous(), bias.contiguous(), groups, eps)
-    return y, pooled
+    return _pool_ladder(x, weight, bias, groups, eps, site=site)
 
 
-def declines(x: Tensor, weight: Tensor, bias: Tensor, groups: int, *, pool: bool = False) -> str | None:
+def declines(
+    x: Tensor, weight: Tensor, bias: Tensor, groups: int, eps: float = 1e-5, partials: Gather | None = None, *,
+    pool: bool = False,
+) -> str | None:  # fmt: skip
     """Say why the kernels do not take a call; None means that they do."""
-    tensors = (x, weight, bias)
-    if any(type(tensor) not in (Tensor, torch.nn.Parameter) for tensor in tensors) or _inside_functorch():
-        return "tensor subclasses and functorch transforms are served by PyTorch's own operators"
-    if not (x.is_cuda or os.environ.get("TRITON_INTERPRET") == "1"):
-        return f"x is on {x.device}, not on a GPU"
+    reason = no_triton(x, weight, bias)
+    if reason:
+        return reason
     if weight.device != x.device or bias.device != x.device:
         return f"weight is on {weight.device} and bias on {bias.device}, x on {x.device}"
-    if importlib.util.find_spec("triton") is None:
-        return "Triton is not installed"
     if x.dim() != 5 or not x.is_contiguous(memory_format=_LAST):
         return "x is not a 5-D tensor that is dense in channels-last order"
     if x.dtype not in _DTYPES:
@@ -113,8 +116,79 @@ def declines(x: Tensor, weight: Tensor, bias: Tensor, groups: int, *, pool: bool
     return None
 
 
-def _inside_functorch() -> bool:
-    return torch._C._functorch.peek_interpreter_stack() is not None
+def triton(
+    x: Tensor, weight: Tensor, bias: Tensor, groups: int, eps: float = 1e-5, partials: Gather | None = None
+) -> Tensor:
+    """Serve ``group_norm_relu`` by the kernels, if ``declines`` lets the call pass."""
+    if partials is not None:
+        return _BlockGroupNormReLU.apply(x, weight.contiguous(), bias.contiguous(), groups, eps, partials)  # type: ignore[no-any-return, no-untyped-call]
+    return _forward_op(x, weight.contiguous(), bias.contiguous(), groups, eps)[0]  # type: ignore[no-any-return]
+
+
+def triton_pool(x: Tensor, weight: Tensor, bias: Tensor, groups: int, eps: float = 1e-5) -> tuple[Tensor, Tensor]:
+    """Serve ``group_norm_relu_pool`` by the kernels, if ``declines`` lets the call pass."""
+    y, pooled, _, _ = _pool_op(x, weight.contiguous(), bias.contiguous(), groups, eps)
+    return y, pooled
+
+
+def _declines_pool(*arguments: Any) -> str | None:
+    return declines(*arguments, pool=True)
+
+
+def _compiled_declines(
+    x: Tensor, weight: Tensor, bias: Tensor, groups: int, eps: float, partials: Gather | None = None
+) -> str | None:
+    if partials is not None:
+        return "a gathering hook cannot be compiled"
+    if x.dim() != 5 or groups < 1 or x.shape[1] % groups or not weight.shape == bias.shape == x.shape[1:2]:
+        return "the shapes do not fit; the plain formula says so"
+    return compiled.declines(x, weight, bias)
+
+
+def _compiled_hesitates(x: Tensor, *others: Any) -> str | None:
+    return compiled.hesitates(x)
+
+
+_ladder = Ladder(
+    launch.OP,
+    [
+        Rung("triton", TRITON, declines, triton),
+        Rung("compiled", COMPILE, _compiled_declines, compiled.compiled(launch.OP, eager), _compiled_hesitates),
+        Rung("eager", None, None, eager),
+    ],
+)
+_pool_ladder = Ladder(
+    "group_norm_relu_pool",
+    [
+        Rung("triton", TRITON, _declines_pool, triton_pool),
+        Rung(
+            "compiled", COMPILE, _compiled_declines, compiled.compiled("group_norm_relu_pool", eager_pool),
+            _compiled_hesitates,
+        ),
+        Rung("eager", None, None, eager_pool),
+    ],
+)  # fmt: skip
+
+
+class _Gathering:
+    """A gathering hook that asks the other ranks once in a forward pass.
+
+    They answer no second time when a rung fails here after gathering and the next begins anew.
+    """
+
+    def __init__(self, gather: Gather) -> None:
+        self._gather, self._in_forward = gather, True
+        self._rows: Tensor | None = None
+
+    def __call__(self, rows: Tensor) -> Tensor:
+        if not self._in_forward:
+            return self._gather(rows)
+        if self._rows is None:
+            self._rows = self._gather(rows)
+        return self._rows
+
+    def end_forward(self) -> None:
+        self._in_forward, self._rows = False, None
 
 
 @torch.library.custom_op("scaffold::group_norm_relu", mutates_args=())
