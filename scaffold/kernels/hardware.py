@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import functools
 import logging
+from contextlib import AbstractContextManager
 
 import torch
+from torch import Tensor
 
 _log = logging.getLogger(__name__)
 
@@ -15,3 +17,14 @@ def say_untuned(index: int) -> None:
     """Log, once for each device, that launches follow a heuristic since no table was measured there."""
     name = torch.cuda.get_device_name(index)
     _log.info("no launch table was measured on %s: the kernels' block sizes follow a heuristic", name)
+
+
+@functools.cache
+def multiprocessors(device: torch.device) -> int:
+    """Return how many multiprocessors (compute units) ``device`` has; 1 for the CPU, Triton's interpreter."""
+    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1
+
+
+def device_of(tensor: Tensor) -> AbstractContextManager[None]:
+    """Return a context in which the device of ``tensor`` is the current one, where kernels are launched."""
+    return torch.cuda.device_of(tensor)  # type: ignore[no-untyped-call, no-any-return]

@@ -10,13 +10,12 @@ that made the logits is left to that layer, whose own backward reads the gradien
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from scaffold.kernels import refusals
+from scaffold.kernels import hardware, refusals
 from scaffold.kernels.segmentation import plan, reference
 
 _LOGITS = (torch.bfloat16, torch.float16, torch.float32)
@@ -79,7 +78,7 @@ def _sums(logits: Tensor, labels: Tensor, weights: Tensor) -> Tensor:
     launch, constants = _launch(logits)
     samples, classes = logits.shape[:2]
     rows = logits.new_empty((samples, launch.programs, 1 + classes, 2), dtype=torch.float32)
-    with torch.cuda.device_of(logits):
+    with hardware.device_of(logits):
         kernels.sums_kernel[(launch.programs, samples)](
             logits, labels, weights, rows, labels[0].numel(), TURNS=launch.turns, **constants
         )
@@ -97,7 +96,7 @@ def _logits_gradient(logits: Tensor, labels: Tensor, weights: Tensor, cotangent:
 
     launch, constants = _launch(logits)
     gradient = torch.empty_like(logits)
-    with torch.cuda.device_of(logits):
+    with hardware.device_of(logits):
         kernels.gradient_kernel[(launch.tiles, len(logits))](
             logits, labels, weights, cotangent, gradient, labels[0].numel(), **constants
         )
@@ -123,7 +122,7 @@ _sums.register_autograd(_backward, setup_context=_setup_context)
 def _launch(logits: Tensor) -> tuple[plan.Plan, dict[str, Any]]:
     """Return the launch, and the compile-time arguments and options that both kernels share."""
     samples, classes = logits.shape[:2]
-    launch = plan.plan(samples, classes, logits[0, 0].numel(), _multiprocessors(logits.device))
+    launch = plan.plan(samples, classes, logits[0, 0].numel(), hardware.multiprocessors(logits.device))
     last = logits.is_contiguous(memory_format=torch.channels_last_3d)
     # Neighbouring bfloat16 values are read as one word.
     paired = last and logits.dtype == torch.bfloat16 and classes % 2 == 0 and logits.data_ptr() % 4 == 0
@@ -131,8 +130,3 @@ def _launch(logits: Tensor) -> tuple[plan.Plan, dict[str, Any]]:
         "CLASSES": classes, "WIDTH": launch.width, "LAST": last, "PAIRED": paired, "BLOCK": launch.block,
         "num_warps": launch.num_warps,
     }  # fmt: skip
-
-
-@functools.cache
-def _multiprocessors(device: torch.device) -> int:
-    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1

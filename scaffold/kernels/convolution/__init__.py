@@ -1,0 +1,5 @@
+"""Convolutions that the library serves badly, each behind one function whose contract every implementation keeps."""
+
+from scaffold.kernels.convolution.pointwise import pointwise_convolution
+
+__all__ = ["pointwise_convolution"]
