@@ -15,3 +15,9 @@ def say_untuned(index: int) -> None:
     """Log, once for each device, that launches follow a heuristic since no table was measured there."""
     name = torch.cuda.get_device_name(index)
     _log.info("no launch table was measured on %s: the kernels' block sizes follow a heuristic", name)
+
+
+@functools.cache
+def multiprocessors(device: torch.device) -> int:
+    """Return how many multiprocessors (compute units) ``device`` has; 1 for the CPU, Triton's interpreter."""
+    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1

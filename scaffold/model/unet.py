@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from scaffold.config import RunConfig
+from scaffold.kernels import pointwise_convolution
 from scaffold.model.blocks import DoubleBlock, UpBlock
 
 
@@ -60,7 +61,7 @@ class UNet(nn.Module):
             for before, width in zip([in_channels, *widths[:-1]], widths, strict=True)
         )
         self.decoder = nn.ModuleList(UpBlock(width, groups) for width in reversed(widths[1:]))
-        self.head = nn.Conv3d(base_channels, out_channels, kernel_size=1)
+        self.head = Head(base_channels, out_channels, kernel_size=1)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the logits of ``x``."""
@@ -78,6 +79,16 @@ class UNet(nn.Module):
             # There is no dropout whose random numbers the second pass would have to repeat.
             return checkpoint(block, *inputs, use_reentrant=False, preserve_rng_state=False)  # type: ignore[no-any-return]
         return block(*inputs)
+
+
+class Head(nn.Conv3d):
+    """The 1^3 convolution that makes the logits; parameters and their names are those of ``nn.Conv3d``."""
+
+    bias: Tensor
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the logits of ``x``."""
+        return pointwise_convolution(x, self.weight, self.bias, site=self)
 
 
 def build(config: RunConfig) -> UNet:

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from scaffold.kernels import group_norm, ladder, refusals, segmentation
-from scaffold.kernels.convolution import stem
+from scaffold.kernels.convolution import pointwise, stem
 from scaffold.kernels.group_norm import launch
 from scaffold.kernels.ladder import KernelError
 
@@ -26,6 +26,10 @@ def loss_case():
     return image(5), torch.randint(0, 5, (1, 4, 4, 4), dtype=torch.uint8), torch.rand(5)
 
 
+def head_case():
+    return image(16), torch.randn(5, 16, 1, 1, 1, requires_grad=True), torch.rand(5, requires_grad=True)
+
+
 def stem_case():
     return image(3, grad=False), torch.randn(16, 3, 3, 3, 3, requires_grad=True)
 
@@ -34,6 +38,7 @@ OPS = {
     "group_norm_relu": (group_norm.group_norm_relu, norm_case, "group_norm.kernels", "GROUPNORM"),
     "group_norm_relu_pool": (group_norm.group_norm_relu_pool, norm_case, "group_norm.kernels", "GROUPNORM"),
     "segmentation_sums": (segmentation.segmentation_sums, loss_case, "segmentation.kernels", "SEGMENTATION"),
+    "pointwise_convolution": (pointwise.pointwise_convolution, head_case, "convolution.pointwise_kernels", "POINTWISE"),
     "stem_convolution": (stem.stem_convolution, stem_case, "convolution.stem_kernels", "STEM"),
 }
 

@@ -10,13 +10,12 @@ that made the logits is left to that layer, whose own backward reads the gradien
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from scaffold.kernels import refusals
+from scaffold.kernels import hardware, refusals
 from scaffold.kernels.ladder import Ladder, Rung, launch_region
 from scaffold.kernels.segmentation import plan, reference
 
@@ -128,7 +127,7 @@ _sums.register_autograd(_backward, setup_context=_setup_context)
 def _launch(logits: Tensor) -> tuple[plan.Plan, dict[str, Any]]:
     """Return the launch, and the compile-time arguments and options that both kernels share."""
     samples, classes = logits.shape[:2]
-    launch = plan.plan(samples, classes, logits[0, 0].numel(), _multiprocessors(logits.device))
+    launch = plan.plan(samples, classes, logits[0, 0].numel(), hardware.multiprocessors(logits.device))
     last = logits.is_contiguous(memory_format=torch.channels_last_3d)
     # Neighbouring bfloat16 values are read as one word.
     paired = last and logits.dtype == torch.bfloat16 and classes % 2 == 0 and logits.data_ptr() % 4 == 0
@@ -136,8 +135,3 @@ def _launch(logits: Tensor) -> tuple[plan.Plan, dict[str, Any]]:
         "CLASSES": classes, "WIDTH": launch.width, "LAST": last, "PAIRED": paired, "BLOCK": launch.block,
         "num_warps": launch.num_warps,
     }  # fmt: skip
-
-
-@functools.cache
-def _multiprocessors(device: torch.device) -> int:
-    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1
