@@ -78,8 +78,11 @@ _DEFAULT: dict[Pass, Choice] = {
     "input_gradient": Choice(64, 4, 4, 8),
 }
 
+TUNED_MULTIPROCESSORS = 132
+"""Of the H200, which the choices were measured on."""
+
 _TUNED: dict[tuple[Pass, int, int], Choice] = {}
-"""(pass, channels, voxels): what is fastest on an H200 (132 multiprocessors) in bfloat16."""
+"""(pass, channels, voxels): what is fastest there in bfloat16."""
 
 
 @functools.lru_cache(maxsize=1024)
@@ -100,7 +103,7 @@ def plan_planes(kernel: Pass, problem: Problem, device: Device) -> Plan:
 def choose(kernel: Pass, problem: Problem, device: Device) -> Choice:
     """Return the tuned choice for a problem on the device, or the default."""
     key = (kernel, problem.channels, problem.depth * problem.height * problem.width)
-    return _TUNED.get(key, _DEFAULT[kernel]) if device.multiprocessors == 132 else _DEFAULT[kernel]
+    return _TUNED.get(key, _DEFAULT[kernel]) if device.multiprocessors == TUNED_MULTIPROCESSORS else _DEFAULT[kernel]
 
 
 def layout(problem: Problem, device: Device, choice: Choice) -> Plan:
