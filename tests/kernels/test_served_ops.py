@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from scaffold.kernels import group_norm, ladder, refusals, segmentation
-from scaffold.kernels.convolution import pointwise, stem
+from scaffold.kernels.convolution import pointwise, stem, upsample
 from scaffold.kernels.group_norm import launch
 from scaffold.kernels.ladder import KernelError
 
@@ -30,6 +30,11 @@ def head_case():
     return image(16), torch.randn(5, 16, 1, 1, 1, requires_grad=True), torch.rand(5, requires_grad=True)
 
 
+def up_case():
+    skip = torch.randn(1, 16, 8, 8, 8).contiguous(memory_format=LAST).requires_grad_()
+    return image(32), torch.randn(32, 16, 2, 2, 2, requires_grad=True), torch.rand(16, requires_grad=True), skip
+
+
 def stem_case():
     return image(3, grad=False), torch.randn(16, 3, 3, 3, 3, requires_grad=True)
 
@@ -39,6 +44,7 @@ OPS = {
     "group_norm_relu_pool": (group_norm.group_norm_relu_pool, norm_case, "group_norm.kernels", "GROUPNORM"),
     "segmentation_sums": (segmentation.segmentation_sums, loss_case, "segmentation.kernels", "SEGMENTATION"),
     "pointwise_convolution": (pointwise.pointwise_convolution, head_case, "convolution.pointwise_kernels", "POINTWISE"),
+    "upsample_concatenate": (upsample.upsample_concatenate, up_case, "convolution.upsample_kernels", "UPSAMPLE"),
     "stem_convolution": (stem.stem_convolution, stem_case, "convolution.stem_kernels", "STEM"),
 }
 

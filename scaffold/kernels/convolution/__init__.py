@@ -2,5 +2,6 @@
 
 from scaffold.kernels.convolution.pointwise import pointwise_convolution
 from scaffold.kernels.convolution.stem import stem_convolution
+from scaffold.kernels.convolution.upsample import upsample_concatenate
 
-__all__ = ["pointwise_convolution", "stem_convolution"]
+__all__ = ["pointwise_convolution", "stem_convolution", "upsample_concatenate"]
