@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from scaffold.kernels.gated_stack import driver, plan, reference
 from scaffold.kernels.gated_stack.layout import StackDims, dims_of
@@ -57,6 +58,7 @@ def gated_stack(
         y, (E, F, R).
 
     Raises:
+        TypeError: an argument is no tensor, or ``lmax`` no int.
         ValueError: shapes, dtypes or devices disagree, or a choice is unknown.
         plan.IneligibleError: in the backward, if the path demanded cannot serve it.
     """
@@ -67,8 +69,16 @@ def gated_stack_forward(
     u0: Tensor, w0: Tensor, w1: Tensor, gw: Tensor, scale: Tensor | None = None, *, lmax: int,
     backward: Backward = "auto", precision: Precision = "ieee",
 ) -> reference.Forward:  # fmt: skip
-    """Like ``gated_stack``, returning also what the backward needs; all three outputs are differentiable."""
-    _check(tuple(u0.shape), {"u0": u0, "w0": w0, "w1": w1, "gw": gw, "scale": scale}, lmax, backward, precision)
+    """Like ``gated_stack``, returning also what the backward needs; all three outputs are differentiable.
+
+    Under forward-mode differentiation the reference runs, whatever the device.
+    """
+    named = {"u0": u0, "w0": w0, "w1": w1, "gw": gw, "scale": scale}
+    _check_types(named, lmax)
+    dims = _check(tuple(u0.shape), named, lmax, backward, precision)
+    if any(_has_tangent(tensor) for tensor in named.values()):
+        # The operator has no rule for tangents, and PyTorch would drop them silently.
+        return reference.forward(u0, w0, w1, gw, scale, dims)
     tensors = [tensor.contiguous() for tensor in (u0, w0, w1, gw)]
     packed_scale = None if scale is None else scale.contiguous()
     return reference.Forward(*_forward_op(*tensors, packed_scale, lmax, backward, precision))
@@ -94,12 +104,17 @@ def gated_stack_input_grad(
         keep_surfaces: also return the gradients of the pre-activations and of the gate logits.
 
     Raises:
+        TypeError: as ``gated_stack``.
         ValueError: as ``gated_stack``.
         plan.IneligibleError: the path demanded cannot serve the call.
     """
-    if y.dim() != 3:
-        raise ValueError(f"y has shape {tuple(y.shape)}; (E, F, R) is needed")
     tensors = {"y": y, "grad_y": grad_y, "z_all": z_all, "w0": w0, "w1": w1, "gw": gw, "scale": scale}
+    _check_types(tensors, lmax)
+    if y.dim() != 3 or w0.dim() != 4 or y.shape[1] != w0.shape[1]:
+        raise ValueError(
+            f"y has shape {tuple(y.shape)}; (E, F, R) is needed, edges first, with as many streams F as in w0,"
+            f" (N + 1, F, M0, M0), of shape {tuple(w0.shape)}"
+        )
     dims = _check((y.shape[1], y.shape[0], y.shape[2]), tensors, lmax, backward, precision)
     chosen = _plan(dims, y, backward, keeps_surfaces=keep_surfaces, grad_mode=False).path
     grad_y, y, z_all = grad_y.contiguous(), y.contiguous(), z_all.contiguous()
@@ -290,6 +305,18 @@ def _plan(dims: StackDims, tensor: Tensor, backward: str, **request: bool) -> pl
         _refusals_told.add(chosen.reason)
         _log.info("%s is on, but %s: taking the %s path", plan.SWITCH, plan.REASONS[chosen.reason], chosen.path)
     return chosen
+
+
+def _has_tangent(tensor: Tensor | None) -> bool:
+    return tensor is not None and forward_ad.unpack_dual(tensor).tangent is not None  # type: ignore[no-untyped-call]
+
+
+def _check_types(tensors: dict[str, Tensor | None], lmax: int) -> None:
+    if not isinstance(lmax, int) or isinstance(lmax, bool):
+        raise TypeError(f"lmax is {lmax!r}; an int is needed")
+    for name, tensor in tensors.items():
+        if not (isinstance(tensor, Tensor) or (tensor is None and name == "scale")):
+            raise TypeError(f"{name} is {tensor!r}; a tensor is needed")
 
 
 def _check(

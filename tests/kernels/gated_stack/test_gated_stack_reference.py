@@ -136,6 +136,43 @@ def test_wrong_argument_is_refused(change, message):
         gated_stack(**(stack | change), lmax=1)
 
 
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"gw": None}, "gw is None; a tensor is needed"),
+        ({"scale": 2.0}, r"scale is 2\.0; a tensor is needed"),
+        ({"lmax": 1.0}, r"lmax is 1\.0; an int is needed"),
+    ],
+)
+def test_argument_of_a_wrong_type_is_named(change, message):
+    """The user would see a KeyError or an AttributeError from inside."""
+    stack = make_stack(StackDims(1, 2, 1, 1, 1))
+    with pytest.raises(TypeError, match=message):
+        gated_stack(**(stack | {"lmax": 1} | change))
+
+
+def test_edge_major_output_is_told_from_focus_major():
+    """An output in the layout of u0 would be blamed on the weights."""
+    dims = StackDims(2, 3, 1, 2, 1)
+    stack = make_stack(dims)
+    y, z_all, _ = gated_stack_forward(**stack, lmax=1)
+    weights = [stack[name] for name in ("scale", "w0", "w1", "gw")]
+    with pytest.raises(ValueError, match=r"y has shape \(2, 3, 8\); \(E, F, R\) is needed, edges first"):
+        gated_stack_input_grad(y.transpose(0, 1), y.transpose(0, 1), z_all, *weights, lmax=1)
+
+
+def test_forward_mode_takes_the_reference():
+    """PyTorch would drop the tangent of an operator without a rule, and answer with no derivative at all."""
+    dims = StackDims(2, 3, 1, 2, 1)
+    stack = make_stack(dims, dtype=torch.float64)
+    others = {name: tensor for name, tensor in stack.items() if name != "u0"}
+    direction = torch.randn(stack["u0"].shape, dtype=torch.float64)
+    _, found = torch.func.jvp(lambda u0: gated_stack(u0, **others, lmax=1), (stack["u0"],), (direction,))
+    step = 1e-6
+    ahead, behind = (gated_stack(stack["u0"] + sign * step * direction, **others, lmax=1) for sign in (1, -1))
+    torch.testing.assert_close(found, (ahead - behind) / (2 * step), rtol=1e-7, atol=1e-7)
+
+
 def test_compiled_stack_is_one_graph():
     """``torch.compile`` would break the graph at the operator, or lose its gradient."""
     dims = StackDims(1, 3, 1, 2, 1)

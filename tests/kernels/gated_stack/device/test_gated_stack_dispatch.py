@@ -89,17 +89,19 @@ REFUSALS = {
     "weight_grad": (lambda device: backward(device, requires="u0 w1"), RELAY),
     "surfaces": (lambda device: keep_surfaces(device, True), RELAY),
     "cotangent": (lambda device: backward(device, cotangents="z_all"), RELAY),
+    "cotangent of u_last": (lambda device: backward(device, cotangents="u_last"), RELAY),
     "grad_mode": (lambda device: backward(device, create_graph=True), []),
     "k_tile": (backward, RELAY),
 }
-"""Reason: (the call that is refused, what it launches for the gated layers instead)."""
+"""Reason and what of it: (the call that is refused, what it launches for the gated layers instead)."""
 
 ACCEPTED = {"surfaces": lambda device: keep_surfaces(device, False)}
 """The same call without the violation, where that is not ``backward(device)``."""
 
 
-def check_refusal(reason, device, observe, monkeypatch):
-    call, layers = REFUSALS[reason]
+def check_refusal(case, device, observe, monkeypatch):
+    call, layers = REFUSALS[case]
+    reason = case.split()[0]
     with SWITCH_ON:
         control = observe(ACCEPTED.get(reason, backward)(device))
         assert (control.layers, control.reason) == (PANEL, "ok"), "the control does not take the fused path"
@@ -117,18 +119,18 @@ def _with_relay_k_tile(init, k_tile):
     return lambda self, *a, **k: init(self, *a, relay_k_tile=k_tile, **k)
 
 
-@pytest.mark.parametrize("reason", REFUSALS)
-def test_refused_call_falls_back_with_its_reason(reason, device, observe, monkeypatch):
+@pytest.mark.parametrize("case", REFUSALS)
+def test_refused_call_falls_back_with_its_reason(case, device, observe, monkeypatch):
     """A call that the fused kernels cannot serve would reach them, or be refused for something else."""
-    check_refusal(reason, device, observe, monkeypatch)
+    check_refusal(case, device, observe, monkeypatch)
 
 
-@pytest.mark.parametrize("reason", REFUSALS)
-def test_a_missing_guard_is_noticed(reason, device, observe, monkeypatch):
+@pytest.mark.parametrize("case", REFUSALS)
+def test_a_missing_guard_is_noticed(case, device, observe, monkeypatch):
     """Control: the test above would pass without the guard that it is about."""
-    monkeypatch.setitem(plan.GUARDS, reason, lambda request: False)
+    monkeypatch.setitem(plan.GUARDS, case.split()[0], lambda request: False)
     with pytest.raises(AssertionError):
-        check_refusal(reason, device, observe, monkeypatch)
+        check_refusal(case, device, observe, monkeypatch)
 
 
 def test_switch_is_read_at_each_backward(device, observe):
@@ -245,9 +247,19 @@ def test_surfaces_are_what_the_weight_gradients_need(device):
 
 def test_operator_registration_is_sound(device):
     """The fake kernels would disagree with the real ones in shape, dtype or strides, and break compilation."""
-    stack = make_stack(DIMS, device=device, requires="u0 scale")
+    dims = StackDims(2, 9, 1, 16, 2)
+    stack = make_stack(dims, device=device, requires="u0 scale")
     arguments = [stack[name] for name in ("u0", "w0", "w1", "gw", "scale")]
-    torch.library.opcheck(torch.ops.scaffold.gated_stack.default, (*arguments, DIMS.lmax, "auto", "ieee"))
+    torch.library.opcheck(torch.ops.scaffold.gated_stack.default, (*arguments, dims.lmax, "auto", "ieee"))
+    outputs = gated_stack_forward(**stack, lmax=dims.lmax)
+    u0, *weights = (tensor.detach() for tensor in arguments)
+    *weights, scale = weights
+    y, z_all, u_last = (tensor.detach() for tensor in outputs)
+    grad_y = random_like_output(dims, device=device)
+    torch.library.opcheck(
+        torch.ops.scaffold.gated_stack_backward.default,
+        (grad_y, None, None, y, z_all, u0, u_last, *weights, scale, dims.lmax, "relay", "ieee", True, True),
+    )
 
 
 def test_noncontiguous_inputs_are_accepted(device):
