@@ -27,4 +27,4 @@ def multiprocessors(device: torch.device) -> int:
 
 def device_of(tensor: Tensor) -> AbstractContextManager[None]:
     """Return a context in which the device of ``tensor`` is the current one, where kernels are launched."""
-    return torch.cuda.device_of(tensor)  # type: ignore[no-untyped-call, no-any-return]
+    return torch.cuda.device_of(tensor)  # type: ignore[no-untyped-call]

@@ -68,7 +68,8 @@ def declines(logits: Tensor, labels: Tensor, weights: Tensor) -> str | None:
 
 def triton(logits: Tensor, labels: Tensor, weights: Tensor) -> Tensor:
     """Return the sums by the Triton kernels; only for calls that ``declines`` does not refuse."""
-    return _sums(logits, labels, weights.float().contiguous())
+    sums: Tensor = _sums(logits, labels, weights.float().contiguous())
+    return sums
 
 
 @torch.library.custom_op("scaffold::segmentation_sums", mutates_args=())
