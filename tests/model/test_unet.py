@@ -68,7 +68,9 @@ def test_logits_are_made_by_the_kernels_convolution(monkeypatch):
     """The head would be left to the library, with the gradients' rounding and time that this brings."""
     calls = []
     real = unet.pointwise_convolution
-    monkeypatch.setattr(unet, "pointwise_convolution", lambda *args: calls.append(args[1:]) or real(*args))
+    monkeypatch.setattr(
+        unet, "pointwise_convolution", lambda *args, **how: calls.append(args[1:]) or real(*args, **how)
+    )
     net = network()
     net(image())
     assert calls == [(net.head.weight, net.head.bias)]

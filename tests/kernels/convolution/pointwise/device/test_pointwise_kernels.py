@@ -89,6 +89,21 @@ def test_autocast_rounds_the_operands_and_keeps_the_parameters_gradients_wide(de
             assert relative_error(theirs, exact) > 1e-5, "control: stock rounds them"
 
 
+def test_autocast_rounds_each_operand(device):
+    """A parameter kept wide would make another network of it than PyTorch's convolution does."""
+    dtype = narrow_dtypes()[-1]
+    fine = 1 + 2**-12
+    x, weight, bias, _ = (torch.zeros_like(tensor) for tensor in make_case(device, 16, 3, shape=(2, 2, 2)))
+    # Each output is what rounding leaves of 2**-12: of a weight, of the bias, of the input.
+    x[:, 0], x[:, 1], x[:, 2] = 1, -1, fine
+    weight[0, 0], weight[0, 1] = fine, 1
+    weight[1, 1], bias[1] = 1, fine
+    weight[2, 2], weight[2, 1] = 1, 1
+    assert torch.equal(pointwise_convolution(x, weight, bias), torch.full_like(x[:, :3], 2**-12)), "control: it shows"
+    with torch.autocast(device, dtype):
+        assert not pointwise_convolution(x, weight, bias).any()
+
+
 @pytest.mark.parametrize("layout", ["NCDHW", "expanded", "sliced"])
 def test_gradient_of_any_layout(layout, device):
     """A gradient that does not lie in channels-last order would be read as if it did."""
@@ -136,8 +151,8 @@ def test_nothing_unwritten_is_read(device):
 def test_served_by_the_kernels(device, monkeypatch):
     """The tests below of calls that are declined would pass if all were."""
     calls = []
-    real = pointwise.triton
-    monkeypatch.setattr(pointwise, "triton", lambda *args: calls.append(1) or real(*args))
+    real = pointwise._convolution
+    monkeypatch.setattr(pointwise, "_convolution", lambda *args: calls.append(1) or real(*args))
     x, weight, bias, _ = make_case(device)
     with torch.inference_mode():
         pointwise_convolution(x, weight, bias)
