@@ -1,7 +1,14 @@
 """The benchmark's own tensor operations, each behind one function whose contract every implementation keeps."""
 
-from scaffold.kernels.convolution import pointwise_convolution
-from scaffold.kernels.group_norm import group_norm_relu
+from scaffold.kernels.convolution import pointwise_convolution, stem_convolution, upsample_concatenate
+from scaffold.kernels.group_norm import group_norm_relu, group_norm_relu_pool
 from scaffold.kernels.segmentation import segmentation_sums
 
-__all__ = ["group_norm_relu", "pointwise_convolution", "segmentation_sums"]
+__all__ = [
+    "group_norm_relu",
+    "group_norm_relu_pool",
+    "pointwise_convolution",
+    "segmentation_sums",
+    "stem_convolution",
+    "upsample_concatenate",
+]

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import functools
 import logging
-from contextlib import AbstractContextManager
 
 import torch
-from torch import Tensor
 
 _log = logging.getLogger(__name__)
 
@@ -23,8 +21,3 @@ def say_untuned(index: int) -> None:
 def multiprocessors(device: torch.device) -> int:
     """Return how many multiprocessors (compute units) ``device`` has; 1 for the CPU, Triton's interpreter."""
     return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1
-
-
-def device_of(tensor: Tensor) -> AbstractContextManager[None]:
-    """Return a context in which the device of ``tensor`` is the current one, where kernels are launched."""
-    return torch.cuda.device_of(tensor)  # type: ignore[no-untyped-call]

@@ -35,17 +35,26 @@ class KernelError(RuntimeError):
 
 
 @contextmanager
-def launch_region(op: str) -> Iterator[None]:
+def launch_region(op: str, on: torch.Tensor | None = None) -> Iterator[None]:
     """Turn what fails inside into ``KernelError``: to be put around allocating scratch and launching, no more.
 
     Exhausted memory passes as it is: the next rung would need it too, and the next step may well have it.
     So does a fault of the device, after which it computes nothing any more.
 
+    Args:
+        op: the operation.
+        on: a tensor on the device to launch on, which Triton takes from the process, not from its arguments.
+
     Raises:
         KernelError: caused by any other exception.
     """
     try:
-        yield
+        # Asking costs less than switching to where one is already.
+        if on is not None and on.is_cuda and on.get_device() != torch.cuda.current_device():
+            with torch.cuda.device(on.device):
+                yield
+        else:
+            yield
     except (KernelError, torch.AcceleratorError):
         raise
     except Exception as error:
@@ -134,10 +143,11 @@ class Ladder(Generic[_T]):
             try:
                 result = rung.call(*arguments, **keywords)
             except KernelError as error:
-                if proven and torch._C._current_graph_task_id() != -1:
-                    raise
-                # What it is served by from now on must be what a repetition finds.
-                state.proven.discard(site)
+                if proven:
+                    if torch._C._current_graph_task_id() != -1:
+                        raise
+                    # Its next repetition must find the rung below, as this call does.
+                    state.proven.discard(site)
                 self._latch(rung, error)
                 continue
             state.served += 1

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import subprocess
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,7 +25,12 @@ class Resources(NamedTuple):
 
 
 def compile_offline(
-    kernel: Any, constants: Mapping[str, Any], types: Mapping[str, str], options: Mapping[str, Any], arch: int = 90
+    kernel: Any,
+    constants: Mapping[str, Any],
+    types: Mapping[str, str],
+    options: Mapping[str, Any],
+    arch: int = 90,
+    divisible: Collection[str] = (),
 ) -> Any:
     """Compile a ``triton.jit`` function for a GPU that need not be there.
 
@@ -35,6 +40,7 @@ def compile_offline(
         types: Triton type of arguments that are neither constants nor float32 pointers, such as ``i32``.
         options: ``num_warps``, ``num_stages`` and other options of the compiler.
         arch: CUDA compute capability times ten.
+        divisible: integer arguments that are multiples of 16, which a launch sees by itself.
 
     Returns:
         Triton's compiled kernel; ``asm`` has its stages, from ``ttir`` to ``cubin``.
@@ -46,7 +52,7 @@ def compile_offline(
     signature, aligned = {}, {}
     for index, name in enumerate(kernel.arg_names):
         signature[name] = "constexpr" if name in constants else types.get(name, "*fp32")
-        if signature[name].startswith("*"):
+        if signature[name].startswith("*") or name in divisible:
             aligned[(index,)] = [["tt.divisibility", 16]]
     source = ASTSource(fn=kernel, signature=signature, constexprs=dict(constants), attrs=aligned)
     return triton.compile(source, target=GPUTarget("cuda", arch, 32), options=dict(options))

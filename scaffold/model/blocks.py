@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from scaffold.kernels import group_norm_relu
+from scaffold.kernels import group_norm_relu, upsample_concatenate
 
 
 class GroupNormReLU(nn.Module):
@@ -25,7 +24,7 @@ class GroupNormReLU(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Normalise and rectify ``x``."""
-        return group_norm_relu(x, self.weight, self.bias, self.groups, self.eps)
+        return group_norm_relu(x, self.weight, self.bias, self.groups, self.eps, site=self)
 
 
 class DoubleBlock(nn.Module):
@@ -61,29 +60,4 @@ class UpBlock(nn.Module):
 
     def forward(self, x: Tensor, skip: Tensor) -> Tensor:
         """Bring ``x`` to the resolution of ``skip`` and join the two."""
-        return self.block(concatenate(skip, pad_to(self.up(x), skip)))  # type: ignore[no-any-return]
-
-
-def pad_to(x: Tensor, target: Tensor) -> Tensor:
-    """Return ``x`` with zeros appended at the far sides until it has the extents of ``target``."""
-    missing = [goal - extent for goal, extent in zip(target.shape[2:], x.shape[2:], strict=True)]
-    if not any(missing):
-        return x
-    depth, height, width = missing
-    return F.pad(x, (0, width, 0, height, 0, depth))
-
-
-def concatenate(skip: Tensor, upsampled: Tensor) -> Tensor:
-    """Return ``[skip, upsampled]`` along the channels, in channels-last order if either half is.
-
-    Under autocast both halves are cast to the type that the consuming convolution will read. That gives
-    the same bits as promoting them, and halves the traffic where one half is float32.
-    """
-    device = skip.device.type
-    if torch.is_autocast_enabled(device):
-        dtype = torch.get_autocast_dtype(device)
-        skip, upsampled = skip.to(dtype), upsampled.to(dtype)
-    last = torch.channels_last_3d
-    if skip.is_contiguous(memory_format=last) or upsampled.is_contiguous(memory_format=last):
-        skip, upsampled = skip.contiguous(memory_format=last), upsampled.contiguous(memory_format=last)
-    return torch.cat((skip, upsampled), dim=1)
+        return self.block(upsample_concatenate(x, self.up.weight, self.up.bias, skip, site=self))  # type: ignore[no-any-return]

@@ -88,7 +88,7 @@ class Head(nn.Conv3d):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the logits of ``x``."""
-        return pointwise_convolution(x, self.weight, self.bias)
+        return pointwise_convolution(x, self.weight, self.bias, site=self)
 
 
 def build(config: RunConfig) -> UNet:

@@ -4,7 +4,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from scaffold.model.blocks import GroupNormReLU, concatenate, pad_to
+from scaffold.kernels.convolution.upsample import concatenate, pad_to
+from scaffold.model.blocks import GroupNormReLU
 
 LAST = torch.channels_last_3d
 

@@ -87,7 +87,7 @@ def test_channels_last_from_input_to_logits():
             )
     with torch.autocast("cpu", torch.bfloat16):
         net(image(torch.float32))
-    assert len(seen) > 30
+    assert len(seen) > 25
     assert all(seen.values()), [name for name, kept in seen.items() if not kept]
 
 
@@ -108,7 +108,9 @@ def test_checkpointing_changes_nothing_and_does_recompute(amp, monkeypatch):
     """Hazard 65: checkpointing must change neither outputs nor gradients, bit for bit."""
     calls = []
     plain_function = blocks.group_norm_relu
-    monkeypatch.setattr(blocks, "group_norm_relu", lambda *args: calls.append(1) or plain_function(*args))
+    monkeypatch.setattr(
+        blocks, "group_norm_relu", lambda *args, **keys: calls.append(1) or plain_function(*args, **keys)
+    )
     results, counts = [], []
     for checkpointing in (False, True):
         calls.clear()

@@ -45,6 +45,8 @@ def test_the_published_files_are_complete(run, data, tmp_path):
     assert found["lost_s"] == 0
     assert found["dataset"]["digest"] == yaml.safe_load((data / "meta.yaml").read_text())["digest"]
     assert found["world"]["backend"] == "none"
+    assert set(found["kernels"]["calls"]["segmentation_sums"]) == {"eager"}, "no kernel of ours runs on a CPU"
+    assert found["kernels"]["differing_ranks"] == []
     assert [attempt["reason"] for attempt in found["attempts"]] == ["epochs used up"]
     assert {"build_s", "class_weights_s", "warmup_s"} <= {name for name, value in found.items() if value is not None}
     weights = safetensors.torch.load_file(tmp_path / "model.safetensors")
@@ -75,7 +77,7 @@ def test_outputs_that_were_deleted_are_published_again_without_training(run, tmp
     assert run(epochs=2)[0] == ExitCode.DONE
     after = result(tmp_path), rows(tmp_path), (tmp_path / "model.safetensors").read_bytes()
     assert before[1:] == after[1:]
-    for key in ("epoch_time_s", "warmup_s", "world", "val_dice", "checkpoint_stall_s"):
+    for key in ("epoch_time_s", "warmup_s", "world", "kernels", "val_dice", "checkpoint_stall_s"):
         assert before[0][key] == after[0][key]
     assert [attempt["reason"] for attempt in after[0]["attempts"]] == ["epochs used up", "published"]
 

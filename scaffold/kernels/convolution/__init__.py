@@ -1,5 +1,7 @@
 """Convolutions that the library serves badly, each behind one function whose contract every implementation keeps."""
 
 from scaffold.kernels.convolution.pointwise import pointwise_convolution
+from scaffold.kernels.convolution.stem import stem_convolution
+from scaffold.kernels.convolution.upsample import upsample_concatenate
 
-__all__ = ["pointwise_convolution"]
+__all__ = ["pointwise_convolution", "stem_convolution", "upsample_concatenate"]

@@ -10,11 +10,14 @@ from torch import Tensor
 
 from scaffold.kernels import hardware, refusals
 from scaffold.kernels.convolution import pointwise_plan
+from scaffold.kernels.ladder import Ladder, Rung, launch_region
+
+OP, SWITCH = "pointwise_convolution", "SCAFFOLD_POINTWISE_TRITON"
 
 _DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 
 
-def pointwise_convolution(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+def pointwise_convolution(x: Tensor, weight: Tensor, bias: Tensor, site: Any = None) -> Tensor:
     """Return the convolution of ``x`` with a 1^3 kernel.
 
     Contract of every implementation: under autocast ``x`` and the parameters are rounded to its dtype, as by
@@ -27,12 +30,12 @@ def pointwise_convolution(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         x: (N, C_in, D, H, W), any floating dtype.
         weight: (C_out, C_in, 1, 1, 1).
         bias: (C_out,).
+        site: the module that calls (:mod:`scaffold.kernels.ladder`).
 
     Returns:
         (N, C_out, D, H, W).
     """
-    serve = eager if declines(x, weight, bias) else triton
-    return serve(x, weight, bias)
+    return _ladder(x, weight, bias, site=site)
 
 
 def eager(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
@@ -73,13 +76,16 @@ def triton(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     return out
 
 
+_ladder = Ladder(OP, [Rung("triton", SWITCH, declines, triton), Rung("eager", None, None, eager)])
+
+
 @torch.library.custom_op("scaffold::pointwise_convolution", mutates_args=())
 def _convolution(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    from scaffold.kernels.convolution import pointwise_kernels
-
     out = _empty_output(x, weight)
-    programs, rows, constants = _launch(x, weight)
-    with hardware.device_of(x):
+    with launch_region(OP, on=x):
+        from scaffold.kernels.convolution import pointwise_kernels
+
+        programs, rows, constants = _launch(x, weight)
         pointwise_kernels.forward_kernel[(programs,)](x, weight, bias, out, rows, **constants)
     return out
 
@@ -92,12 +98,12 @@ def _(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 @torch.library.custom_op("scaffold::pointwise_convolution_backward", mutates_args=())
 def _gradients(x: Tensor, weight: Tensor, gradient: Tensor) -> tuple[Tensor, Tensor]:
     """Gradients of x, and of weight and bias in one row (two tensors would be two sums, or overlap)."""
-    from scaffold.kernels.convolution import pointwise_kernels
-
     dx = torch.empty_like(x, memory_format=torch.channels_last_3d)
-    programs, rows, constants = _launch(x, weight)
-    partials = x.new_empty((programs, weight.numel() + len(weight)), dtype=torch.float32)
-    with hardware.device_of(x):
+    with launch_region(OP, on=x):
+        from scaffold.kernels.convolution import pointwise_kernels
+
+        programs, rows, constants = _launch(x, weight)
+        partials = x.new_empty((programs, weight.numel() + len(weight)), dtype=torch.float32)
         pointwise_kernels.backward_kernel[(programs,)](x, gradient, weight, dx, partials, rows, **constants)
     return dx, partials.sum(0).to(weight.dtype)
 

@@ -16,7 +16,10 @@ import torch
 from torch import Tensor
 
 from scaffold.kernels import hardware, refusals
+from scaffold.kernels.ladder import Ladder, Rung, launch_region
 from scaffold.kernels.segmentation import plan, reference
+
+OP, SWITCH = "segmentation_sums", "SCAFFOLD_SEGMENTATION_TRITON"
 
 _LOGITS = (torch.bfloat16, torch.float16, torch.float32)
 _LABELS = (torch.uint8, torch.int8, torch.int16, torch.uint16, torch.int32, torch.int64)
@@ -40,8 +43,7 @@ def segmentation_sums(logits: Tensor, labels: Tensor, weights: Tensor) -> Tensor
         cross-entropy; row 1 + c holds class c's 2 * sum(p * g) and sum(p) + sum(g), where g is 1 where
         the label is c (Milletari et al.: V-Net, 2016, without the squares).
     """
-    serve = reference.eager if declines(logits, labels, weights) else triton
-    return serve(logits, labels, weights)
+    return _ladder(logits, labels, weights)
 
 
 def declines(logits: Tensor, labels: Tensor, weights: Tensor) -> str | None:
@@ -68,18 +70,20 @@ def declines(logits: Tensor, labels: Tensor, weights: Tensor) -> str | None:
 
 def triton(logits: Tensor, labels: Tensor, weights: Tensor) -> Tensor:
     """Return the sums by the Triton kernels; only for calls that ``declines`` does not refuse."""
-    sums: Tensor = _sums(logits, labels, weights.float().contiguous())
-    return sums
+    return _sums(logits, labels, weights.float().contiguous())  # type: ignore[no-any-return]
+
+
+_ladder = Ladder(OP, [Rung("triton", SWITCH, declines, triton), Rung("eager", None, None, reference.eager)])
 
 
 @torch.library.custom_op("scaffold::segmentation_sums", mutates_args=())
 def _sums(logits: Tensor, labels: Tensor, weights: Tensor) -> Tensor:
-    from scaffold.kernels.segmentation import kernels
-
-    launch, constants = _launch(logits)
     samples, classes = logits.shape[:2]
-    rows = logits.new_empty((samples, launch.programs, 1 + classes, 2), dtype=torch.float32)
-    with hardware.device_of(logits):
+    with launch_region(OP, on=logits):
+        from scaffold.kernels.segmentation import kernels
+
+        launch, constants = _launch(logits)
+        rows = logits.new_empty((samples, launch.programs, 1 + classes, 2), dtype=torch.float32)
         kernels.sums_kernel[(launch.programs, samples)](
             logits, labels, weights, rows, labels[0].numel(), TURNS=launch.turns, **constants
         )
@@ -93,11 +97,11 @@ def _(logits: Tensor, labels: Tensor, weights: Tensor) -> Tensor:
 
 @torch.library.custom_op("scaffold::segmentation_sums_backward", mutates_args=())
 def _logits_gradient(logits: Tensor, labels: Tensor, weights: Tensor, cotangent: Tensor) -> Tensor:
-    from scaffold.kernels.segmentation import kernels
-
-    launch, constants = _launch(logits)
     gradient = torch.empty_like(logits)
-    with hardware.device_of(logits):
+    with launch_region(OP, on=logits):
+        from scaffold.kernels.segmentation import kernels
+
+        launch, constants = _launch(logits)
         kernels.gradient_kernel[(launch.tiles, len(logits))](
             logits, labels, weights, cotangent, gradient, labels[0].numel(), **constants
         )

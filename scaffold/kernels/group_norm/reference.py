@@ -1,4 +1,4 @@
-"""GroupNorm followed by ReLU, also over a sample of which this process holds one block."""
+"""GroupNorm + ReLU in plain PyTorch: the contract of the kernels, on any device and for any floating dtype."""
 
 from __future__ import annotations
 
@@ -18,28 +18,7 @@ every rank. Collective among the ranks that share the sample."""
 def group_norm_relu(
     x: Tensor, weight: Tensor, bias: Tensor, groups: int, eps: float = 1e-5, partials: Gather | None = None
 ) -> Tensor:
-    """Return ``relu(group_norm(x))`` (Wu and He: Group normalization, 2018).
-
-    Contract of every implementation: statistics, affine map and ReLU are float32 (float64 for float64
-    input) whatever the storage type, with one rounding at the end; the output has the dtype and the
-    memory format of ``x``, under autocast too (PyTorch's own group_norm answers with float32 there);
-    the input's gradient has the input's dtype, the parameters' gradients theirs; NaN is never hidden.
-
-    Args:
-        x: (N, C, D, H, W), any floating dtype; the whole sample, or this rank's block of it.
-        weight: (C,).
-        bias: (C,).
-        groups: divides C.
-        eps: added to the variance.
-        partials: None if ``x`` is the whole sample. Otherwise gathers one row per depth plane of every
-            block: called once in the forward pass with (D, N, groups, 3), the count, the mean and the
-            sum of squared deviations of each plane, and once in the backward pass with
-            (D, N, groups, 2), the sums of dy*weight and dy*weight*xhat. Blocks may differ in size. The
-            gradients of ``weight`` and ``bias`` remain this block's share of the sum.
-
-    Raises:
-        RuntimeError: ``groups`` does not divide C.
-    """
+    """Return ``relu(group_norm(x))`` as ``op.group_norm_relu`` documents it."""
     if partials is not None:
         return _BlockGroupNormReLU.apply(x, weight, bias, groups, eps, partials)  # type: ignore[no-any-return, no-untyped-call]
     wide = _accumulator(x)
@@ -48,10 +27,29 @@ def group_norm_relu(
     return y.contiguous(memory_format=memory_format(x))
 
 
+def group_norm_relu_pool(
+    x: Tensor, weight: Tensor, bias: Tensor, groups: int, eps: float = 1e-5
+) -> tuple[Tensor, Tensor]:
+    """Return ``y = relu(group_norm(x))`` and ``max_pool3d(y, 2)`` as ``op.group_norm_relu_pool`` documents them."""
+    y = group_norm_relu(x, weight, bias, groups, eps)
+    return y, F.max_pool3d(y, 2)
+
+
 def memory_format(x: Tensor) -> torch.memory_format:
     """Return ``channels_last_3d`` if ``x`` (5-D) is dense in that order, else ``contiguous_format``."""
     last = x.is_contiguous(memory_format=torch.channels_last_3d)
     return torch.channels_last_3d if last else torch.contiguous_format
+
+
+def merge(moments: Tensor) -> Tensor:
+    """Merge counts, means and sums of squared deviations (parts, ..., 3) to (..., 3).
+
+    By the rule of Chan, Golub and LeVeque (1983) for any number of parts.
+    """
+    count, mean, m2 = moments.unbind(-1)
+    total = count.sum(0)
+    merged = (count * mean).sum(0) / total
+    return torch.stack((total, merged, (m2 + count * (mean - merged) ** 2).sum(0)), dim=-1)
 
 
 def _accumulator(x: Tensor) -> torch.dtype:
@@ -67,11 +65,7 @@ class _BlockGroupNormReLU(torch.autograd.Function):
         variance, mean = torch.var_mean(v, dim=(2, 4, 5), correction=0)
         count = torch.full_like(mean, v[0, 0, :, 0].numel())
         moments = torch.stack((count, mean, variance * count), dim=-1).movedim(2, 0)
-        count, mean, m2 = partials(moments).unbind(-1)
-        # Chan, Golub and LeVeque's rule for any number of parts; never a plain sum of M2.
-        total = count.sum(0)
-        merged = (count * mean).sum(0) / total
-        m2 = (m2 + count * (mean - merged) ** 2).sum(0)
+        total, merged, m2 = merge(partials(moments)).unbind(-1)
         rstd = torch.rsqrt(m2 / total + eps)
         ctx.save_for_backward(x, weight, bias, merged, rstd, total)
         ctx.groups, ctx.partials = groups, partials

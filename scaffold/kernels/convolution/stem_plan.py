@@ -1,0 +1,95 @@
+"""How the stem's kernels are cut and launched: pure functions, importable without Triton or a GPU."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+
+TAPS = 9
+"""Of depth and height; those of the width are inside a window."""
+
+
+@dataclass(frozen=True)
+class Tile:
+    """What one kind of launch is made of."""
+
+    pairs: int
+    """Most pairs of voxels a row of a strip has."""
+    k_tile: int
+    """Patch elements that one product contracts (forward) or makes (weight gradient)."""
+    num_warps: int
+    num_stages: int
+    programs_per_sm: int
+    """That run at once."""
+    overhead: int
+    """Time of a program outside its loop, in rows of a strip."""
+
+
+_FORWARD = {"half": Tile(64, 128, 4, 1, 2, 8), "float32": Tile(64, 16, 4, 1, 2, 8)}
+_WEIGHT_GRADIENT = {"half": Tile(64, 128, 8, 2, 2, 8), "float32": Tile(16, 64, 8, 1, 1, 8)}
+"""By the type in which products are formed."""
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One launch."""
+
+    tile: Tile
+    pairs: int
+    k_tiles: int
+    strips: int
+    turns: int
+    """Rows of a strip that a program walks along."""
+    chunks: int
+    """Programs along the height of a strip."""
+
+    @property
+    def partials(self) -> int:
+        """Return the programs of one plane that share a part of k."""
+        return self.chunks * self.strips
+
+
+def window(channels: int) -> int:
+    """Return the values of a window: 4 voxels, and one more at either end if the channels are odd in number."""
+    return 4 * channels + 2 * (channels % 2)
+
+
+@functools.cache
+def forward_launch(planes: int, height: int, width: int, channels: int, half: bool, multiprocessors: int) -> Launch:
+    """Return the launch of the forward kernel.
+
+    Args:
+        planes: N D.
+        height: H.
+        width: W.
+        channels: of the image, 1 to 4.
+        half: products of 16-bit operands, not of float32.
+        multiprocessors: of the device.
+    """
+    return _launch(_FORWARD["half" if half else "float32"], planes, height, width, channels, multiprocessors)
+
+
+@functools.cache
+def weight_gradient_launch(
+    planes: int, height: int, width: int, channels: int, half: bool, multiprocessors: int
+) -> Launch:
+    """Return the launch of the weight gradient's first kernel; arguments as of ``forward_launch``.
+
+    It decides how the sum over the voxels is grouped, so it must depend on nothing else.
+    """
+    return _launch(_WEIGHT_GRADIENT["half" if half else "float32"], planes, height, width, channels, multiprocessors)
+
+
+def _launch(tile: Tile, planes: int, height: int, width: int, channels: int, multiprocessors: int) -> Launch:
+    # A product has 16 rows at least.
+    pairs = min(tile.pairs, max(16, 1 << ((width + 1) // 2 - 1).bit_length()))
+    strips = -(-width // (2 * pairs))
+    slots = multiprocessors * tile.programs_per_sm
+
+    def cost(chunks: int) -> int:
+        waves = -(-planes * strips * chunks // slots)
+        return waves * (-(-height // chunks) + tile.overhead)
+
+    chunks = min(range(1, height + 1), key=cost)
+    turns = -(-height // chunks)
+    return Launch(tile, pairs, -(-TAPS * window(channels) // tile.k_tile), strips, turns, -(-height // turns))

@@ -1,0 +1,161 @@
+"""How the kernels are launched: pure functions of shape and device, importable without Triton or a GPU.
+
+The number of programs of the two reducing passes fixes the order of additions, hence the bits; so nothing
+is ever chosen by timing at run time.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, Literal, NamedTuple
+
+Pass = Literal["statistics", "normalise", "gradient_sums", "input_gradient"]
+
+MOST_GROUP_CHANNELS = 8192
+"""Channels of a group up to which a tile of one voxel fits into the registers of a program."""
+
+WINDOW = 8
+"""Voxels of a pooling window of 2^3."""
+
+_MERGED_AT_ONCE = 512
+"""Partial results that a program merges at a time: a few registers a thread."""
+
+_NOMINAL_PLANES = 64
+_SUMMED_COLUMNS = 16
+
+
+class Problem(NamedTuple):
+    """What a pass works on."""
+
+    channels: int
+    groups: int
+    depth: int
+    height: int
+    width: int
+    samples: int
+    itemsize: int
+    """Bytes of an element of x."""
+    pooled: bool
+    """Tiles are pooling windows."""
+
+
+class Device(NamedTuple):
+    """What a plan needs to know of a GPU."""
+
+    multiprocessors: int
+    lanes: int
+    """Threads of a warp."""
+
+
+class Choice(NamedTuple):
+    """What is tuned."""
+
+    block_channels: int
+    """Channels of a program, at least one group."""
+    unroll: int
+    """16-byte accesses of a thread to each tensor that are in flight at once."""
+    warps: int
+    programs: int
+    """Programs for each multiprocessor."""
+
+
+class Plan(NamedTuple):
+    """One launch."""
+
+    constants: tuple[tuple[str, Any], ...]
+    """Compile-time arguments of the kernel."""
+    warps: int
+    programs: int
+    """Along the voxels: the number of partial results of a reducing pass."""
+    blocks: int
+    """Of channels."""
+
+
+_DEFAULT: dict[Pass, Choice] = {
+    "statistics": Choice(64, 8, 4, 4),
+    "normalise": Choice(64, 8, 4, 8),
+    "gradient_sums": Choice(64, 4, 4, 4),
+    "input_gradient": Choice(64, 4, 4, 8),
+}
+
+TUNED_MULTIPROCESSORS = 132
+"""Of the H200, which the choices were measured on."""
+
+_TUNED: dict[tuple[Pass, int, int], Choice] = {}
+"""(pass, channels, voxels): what is fastest there in bfloat16."""
+
+
+@functools.lru_cache(maxsize=1024)
+def plan(kernel: Pass, problem: Problem, device: Device) -> Plan:
+    """Return the launch of a pass over whole samples."""
+    return layout(problem, device, choose(kernel, problem, device))
+
+
+@functools.lru_cache(maxsize=1024)
+def plan_planes(kernel: Pass, problem: Problem, device: Device) -> Plan:
+    """Return the launch of a reducing pass over depth planes, each a sample of its own.
+
+    It does not depend on how many planes there are, hence neither do the bits on how a sample is divided.
+    """
+    return plan(kernel, problem._replace(samples=_NOMINAL_PLANES), device)
+
+
+def choose(kernel: Pass, problem: Problem, device: Device) -> Choice:
+    """Return the tuned choice for a problem on the device, or the default."""
+    key = (kernel, problem.channels, problem.depth * problem.height * problem.width)
+    return _TUNED.get(key, _DEFAULT[kernel]) if device.multiprocessors == TUNED_MULTIPROCESSORS else _DEFAULT[kernel]
+
+
+def layout(problem: Problem, device: Device, choice: Choice) -> Plan:
+    """Lay tiles over a problem."""
+    channels, groups, depth, height, width, samples, itemsize, pooled = problem
+    padded = ceil_power_of_2(channels // groups)
+    block_groups = min(ceil_power_of_2(groups), max(1, choice.block_channels // padded))
+    blocks = -(-groups // block_groups)
+
+    at_once = choice.warps * device.lanes * (16 // itemsize)
+    width_of_tile = block_groups * padded
+    rows = max(1, at_once // width_of_tile)
+    voxels = depth * height * width
+    if pooled:
+        unroll = WINDOW
+        positions = -(-depth // 2) * -(-height // 2) * -(-width // 2)
+        rows = min(rows, ceil_power_of_2(positions))
+        tiles = -(-positions // rows)
+    else:
+        rows = min(rows, ceil_power_of_2(voxels))
+        unroll = max(1, min(choice.unroll * at_once // (rows * width_of_tile), choice.unroll))
+        # Small tensors: more programs rather than more accesses in flight.
+        while unroll > 1 and -(-voxels // (unroll * rows)) * blocks * samples < device.multiprocessors:
+            unroll //= 2
+        positions = voxels
+        tiles = -(-voxels // (unroll * rows))
+    wanted = max(1, choice.programs * device.multiprocessors // (blocks * samples))
+    turns = -(-tiles // min(tiles, wanted))
+    programs = -(-tiles // turns)
+
+    even = programs * turns * rows * (1 if pooled else unroll) == positions
+    even = even and (not pooled or (depth | height | width) % 2 == 0)
+    even = even and blocks * width_of_tile == channels
+    constants = {
+        "C": channels, "GROUPS": groups, "DEPTH": depth, "HEIGHT": height, "WIDTH": width, "UNROLL": unroll,
+        "ROWS": rows, "BLOCK_GROUPS": block_groups, "PADDED": padded, "PROGRAMS": programs, "TILES": turns,
+        "TOTAL": tiles, "POOL": pooled, "MASKED": not even,
+    }  # fmt: skip
+    return Plan(tuple(constants.items()), choice.warps, programs, blocks)
+
+
+def merging(parts: int, launch: Plan) -> dict[str, int]:
+    """Return the compile-time arguments of a kernel that merges ``parts`` partial results of its groups."""
+    block_groups: int = dict(launch.constants)["BLOCK_GROUPS"]
+    return {"PARTS": parts, "CHUNK": min(ceil_power_of_2(parts), max(1, _MERGED_AT_ONCE // block_groups))}
+
+
+def summing(parts: int, channels: int) -> tuple[dict[str, int], int]:
+    """Return the compile-time arguments for the sums over ``parts`` rows of channels, and the extra programs."""
+    return {"CHANNEL_PARTS": parts, "COLUMNS": _SUMMED_COLUMNS}, -(-channels // _SUMMED_COLUMNS)
+
+
+def ceil_power_of_2(n: int) -> int:
+    """Return the least power of two that is at least ``n`` >= 1."""
+    return 1 << (n - 1).bit_length()
