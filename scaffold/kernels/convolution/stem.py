@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -92,10 +93,10 @@ def _product_dtype(x: Tensor) -> torch.dtype:
 def _forward_op(x: Tensor, weight: Tensor, dtype: torch.dtype) -> Tensor:
     from scaffold.kernels.convolution import stem_kernels
 
-    launch = stem_plan.forward_launch(*_sizes(x), dtype != torch.float32, _multiprocessors(x.device))
+    launch = stem_plan.forward_launch(*_sizes(x, weight), dtype != torch.float32, _multiprocessors(x.device))
     y = _new_output(x, weight, dtype)
     grid = (launch.chunks, launch.strips, x.shape[0] * x.shape[2])
-    with torch.cuda.device_of(x):
+    with _current(x.device):
         stem_kernels.forward_kernel[grid](
             x, weight, y, *x.shape[2:], *weight.stride(), **_constants(weight, launch, dtype),
         )  # fmt: skip
@@ -113,14 +114,14 @@ def _backward_op(dy: Tensor, x: Tensor, weight: Tensor) -> Tensor:
     from scaffold.kernels.convolution import stem_kernels
 
     dy = dy.contiguous(memory_format=_LAST)
-    launch = stem_plan.weight_gradient_launch(*_sizes(x), dy.dtype != torch.float32, _multiprocessors(x.device))
+    launch = stem_plan.weight_gradient_launch(*_sizes(x, weight), dy.dtype != torch.float32, _multiprocessors(x.device))
     constants = _constants(weight, launch, dy.dtype)
     planes = x.shape[0] * x.shape[2]
     patch = launch.k_tiles * launch.tile.k_tile
     partials = torch.empty((planes * launch.partials, 2 * weight.shape[0], patch), device=x.device)
     gradient = torch.empty_like(weight)
     grid = (launch.chunks, launch.strips * launch.k_tiles, planes)
-    with torch.cuda.device_of(x):
+    with _current(x.device):
         stem_kernels.weight_gradient_kernel[grid](x, dy, partials, *x.shape[2:], launch.strips, **constants)
         stem_kernels.weight_gradient_sum_kernel[(-(-weight.numel() // _SUM_BLOCK),)](
             partials, gradient, *weight.stride(), C=x.shape[1], CO=weight.shape[0], K=patch,
@@ -151,9 +152,9 @@ def _backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
 _forward_op.register_autograd(_backward, setup_context=_setup_context)
 
 
-def _sizes(x: Tensor) -> tuple[int, int, int, int]:
+def _sizes(x: Tensor, weight: Tensor) -> tuple[int, int, int, int, int]:
     samples, channels, depth, height, width = x.shape
-    return samples * depth, height, width, channels
+    return samples * depth, height, width, channels, weight.shape[0]
 
 
 def _new_output(x: Tensor, weight: Tensor, dtype: torch.dtype) -> Tensor:
@@ -167,8 +168,12 @@ def _constants(weight: Tensor, launch: stem_plan.Launch, dtype: torch.dtype) -> 
     return {
         "C": weight.shape[1], "CO": weight.shape[0], "PAIRS": launch.pairs, "K_TILE": launch.tile.k_tile,
         "K_TILES": launch.k_tiles, "TURNS": launch.turns, "DTYPE": getattr(tl, str(dtype).removeprefix("torch.")),
-        "num_warps": launch.tile.num_warps, "num_stages": launch.tile.num_stages,
+        "num_warps": launch.num_warps, "num_stages": launch.tile.num_stages,
     }  # fmt: skip
+
+
+def _current(device: torch.device) -> AbstractContextManager[object]:
+    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
 
 def _multiprocessors(device: torch.device) -> int:
