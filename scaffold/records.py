@@ -97,6 +97,19 @@ class World(_Record):
     mpi_library: str | None
 
 
+class Kernels(_Record):
+    """Which implementations served the calls of the kernels in a training.
+
+    Attributes:
+        calls: of rank 0, by operation and implementation; warm-up and validation count too.
+        differing_ranks: ranks that some other set of implementations served, ascending. Their results differ
+            in rounding, and the slowest sets the pace of all.
+    """
+
+    calls: dict[str, dict[str, int]]
+    differing_ranks: list[int]
+
+
 class Attempt(_Record):
     """One process of a training: the first, or one that resumed it after a kill or a time limit.
 
@@ -124,6 +137,7 @@ class Result(_Record):
         lost_s: wall time of work that a kill undid and a later attempt did again.
         parameters: of the network.
         world: what the last attempt that trained ran on.
+        kernels: what served that attempt; None if it was killed before it could note it.
     """
 
     format_version: Annotated[int, Field(ge=FORMAT_VERSION, le=FORMAT_VERSION)]
@@ -150,6 +164,7 @@ class Result(_Record):
     attempts: Annotated[list[Attempt], Field(min_length=1)]
     parameters: int
     world: World
+    kernels: Kernels | None = None
     provenance: dict[str, Any]
 
     @computed_field  # type: ignore[prop-decorator]

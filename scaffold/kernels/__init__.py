@@ -3,6 +3,6 @@
 from scaffold.kernels.convolution.slabs import convolution3
 from scaffold.kernels.convolution.stem import stem_convolution
 from scaffold.kernels.group_norm import group_norm_relu
-from scaffold.kernels.segmentation_sums import segmentation_sums
+from scaffold.kernels.segmentation import segmentation_sums
 
 __all__ = ["convolution3", "group_norm_relu", "segmentation_sums", "stem_convolution"]

@@ -35,6 +35,7 @@ class Attempt:
         forgiven: no longer counts as an attempt without progress.
         setup: seconds of its parts before the first epoch.
         world: what it ran on (:meth:`scaffold.parallel.launch.Context.describe`).
+        kernels: which implementations served it (:func:`scaffold.training.served.gather`); None until it has trained.
     """
 
     start: str
@@ -50,6 +51,7 @@ class Attempt:
     forgiven: bool = False
     setup: dict[str, float] | None = None
     world: dict[str, Any] | None = None
+    kernels: dict[str, Any] | None = None
 
     @classmethod
     def from_json(cls, entry: dict[str, Any]) -> Attempt:

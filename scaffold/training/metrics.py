@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from scaffold.kernels.segmentation_sums import one_hot
+from scaffold.kernels.segmentation import one_hot
 
 SMOOTHING = 1e-6
 """Makes the score of a class that is neither present nor predicted 1 instead of 0/0."""

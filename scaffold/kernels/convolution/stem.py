@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-import importlib.util
-import os
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from scaffold.kernels.convolution import stem_plan
+from scaffold.kernels.ladder import Ladder, Rung, launch_region
+from scaffold.kernels.refusals import no_triton
+
+OP, SWITCH = "stem_convolution", "SCAFFOLD_STEM_TRITON"
 
 MAX_IN_CHANNELS = 4
 OUT_CHANNELS = (16, 32, 64, 128)
 
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-_TRITON = importlib.util.find_spec("triton") is not None
 _LAST = torch.channels_last_3d
 
 
-def stem_convolution(x: Tensor, weight: Tensor) -> Tensor:
+def stem_convolution(x: Tensor, weight: Tensor, site: Any = None) -> Tensor:
     """Convolve an image: 3^3, padding 1, stride 1, no bias.
 
     Contract of every implementation: operands are rounded to the autocast dtype where autocast is on;
@@ -35,13 +35,12 @@ def stem_convolution(x: Tensor, weight: Tensor) -> Tensor:
     Args:
         x: (N, C, D, H, W), floating.
         weight: (CO, C, 3, 3, 3).
+        site: the module that calls (:mod:`scaffold.kernels.ladder`).
 
     Raises:
         RuntimeError: shapes or dtypes disagree.
     """
-    if declines(x, weight) is not None:
-        return eager(x, weight)
-    return _forward_op(x, weight, _product_dtype(x))  # type: ignore[no-any-return]
+    return _ladder(x, weight, site=site)
 
 
 def eager(x: Tensor, weight: Tensor) -> Tensor:
@@ -51,15 +50,11 @@ def eager(x: Tensor, weight: Tensor) -> Tensor:
 
 def declines(x: Tensor, weight: Tensor) -> str | None:
     """Return why the kernels do not take this call, or None if they do. Never raises, imports nothing."""
-    if type(x) is not Tensor or type(weight) not in (Tensor, nn.Parameter):
-        return "a subclass of Tensor"
-    if any(torch._C._functorch.is_functorch_wrapped_tensor(tensor) for tensor in (x, weight)):
-        return "inside a function transform"
-    interpreted = os.environ.get("TRITON_INTERPRET") == "1"
-    if not (x.is_cuda or (interpreted and x.device.type == "cpu")) or weight.device != x.device:
-        return "not on one GPU"
-    if not _TRITON:
-        return "Triton is not installed"
+    reason = no_triton(x, weight)
+    if reason:
+        return reason
+    if weight.device != x.device:
+        return f"the image is on {x.device} and the weight on {weight.device}"
     if x.dim() != 5 or not x.is_contiguous(memory_format=_LAST):
         return "the image is not in channels-last order"
     dtype = _product_dtype(x)
@@ -67,7 +62,7 @@ def declines(x: Tensor, weight: Tensor) -> str | None:
         return f"dtypes {x.dtype} and {weight.dtype}"
     if weight.dtype != x.dtype and not torch.is_autocast_enabled(x.device.type):
         return "image and weight differ in dtype"
-    if interpreted and dtype != torch.float32:
+    if not x.is_cuda and dtype != torch.float32:
         return "Triton's interpreter computes in float32 only"
     samples, channels, depth, height, width = x.shape
     if not 1 <= channels <= MAX_IN_CHANNELS or weight.dim() != 5 or tuple(weight.shape[1:]) != (channels, 3, 3, 3):
@@ -84,6 +79,14 @@ def declines(x: Tensor, weight: Tensor) -> str | None:
     return None
 
 
+def triton(x: Tensor, weight: Tensor) -> Tensor:
+    """Do it with the kernels; only for calls that ``declines`` does not refuse."""
+    return _forward_op(x, weight, _product_dtype(x))  # type: ignore[no-any-return]
+
+
+_ladder = Ladder(OP, [Rung("triton", SWITCH, declines, triton), Rung("eager", None, None, eager)])
+
+
 def _product_dtype(x: Tensor) -> torch.dtype:
     device = x.device.type
     return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype
@@ -91,12 +94,12 @@ def _product_dtype(x: Tensor) -> torch.dtype:
 
 @torch.library.custom_op("scaffold::stem_convolution", mutates_args=())
 def _forward_op(x: Tensor, weight: Tensor, dtype: torch.dtype) -> Tensor:
-    from scaffold.kernels.convolution import stem_kernels
-
-    launch = stem_plan.forward_launch(*_sizes(x, weight), dtype != torch.float32, _multiprocessors(x.device))
     y = _new_output(x, weight, dtype)
-    grid = (launch.chunks, launch.strips, x.shape[0] * x.shape[2])
-    with _current(x.device):
+    with launch_region(OP, on=x):
+        from scaffold.kernels.convolution import stem_kernels
+
+        launch = stem_plan.forward_launch(*_sizes(x, weight), dtype != torch.float32, _multiprocessors(x.device))
+        grid = (launch.chunks, launch.strips, x.shape[0] * x.shape[2])
         stem_kernels.forward_kernel[grid](
             x, weight, y, *x.shape[2:], *weight.stride(), **_constants(weight, launch, dtype),
         )  # fmt: skip
@@ -111,17 +114,19 @@ def _(x: Tensor, weight: Tensor, dtype: torch.dtype) -> Tensor:
 @torch.library.custom_op("scaffold::stem_convolution_backward", mutates_args=())
 def _backward_op(dy: Tensor, x: Tensor, weight: Tensor) -> Tensor:
     """Gradient of the weight, in its dtype and order; of ``weight`` only these are used."""
-    from scaffold.kernels.convolution import stem_kernels
-
     dy = dy.contiguous(memory_format=_LAST)
-    launch = stem_plan.weight_gradient_launch(*_sizes(x, weight), dy.dtype != torch.float32, _multiprocessors(x.device))
-    constants = _constants(weight, launch, dy.dtype)
     planes = x.shape[0] * x.shape[2]
-    patch = launch.k_tiles * launch.tile.k_tile
-    partials = torch.empty((planes * launch.partials, 2 * weight.shape[0], patch), device=x.device)
     gradient = torch.empty_like(weight)
-    grid = (launch.chunks, launch.strips * launch.k_tiles, planes)
-    with _current(x.device):
+    with launch_region(OP, on=x):
+        from scaffold.kernels.convolution import stem_kernels
+
+        launch = stem_plan.weight_gradient_launch(
+            *_sizes(x, weight), dy.dtype != torch.float32, _multiprocessors(x.device)
+        )
+        constants = _constants(weight, launch, dy.dtype)
+        patch = launch.k_tiles * launch.tile.k_tile
+        partials = torch.empty((planes * launch.partials, 2 * weight.shape[0], patch), device=x.device)
+        grid = (launch.chunks, launch.strips * launch.k_tiles, planes)
         stem_kernels.weight_gradient_kernel[grid](x, dy, partials, *x.shape[2:], launch.strips, **constants)
         stem_kernels.weight_gradient_sum_kernel[(-(-weight.numel() // _SUM_BLOCK),)](
             partials, gradient, *weight.stride(), C=x.shape[1], CO=weight.shape[0], K=patch,
@@ -170,10 +175,6 @@ def _constants(weight: Tensor, launch: stem_plan.Launch, dtype: torch.dtype) -> 
         "K_TILES": launch.k_tiles, "TURNS": launch.turns, "DTYPE": getattr(tl, str(dtype).removeprefix("torch.")),
         "num_warps": launch.num_warps, "num_stages": launch.tile.num_stages,
     }  # fmt: skip
-
-
-def _current(device: torch.device) -> AbstractContextManager[object]:
-    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
 
 def _multiprocessors(device: torch.device) -> int:
