@@ -41,9 +41,10 @@ def convolution3(x: Tensor, weight: Tensor, slabs: int | None = None) -> Tensor:
         ValueError: ``slabs`` is not from 0 to D - 2, or 1.
         RuntimeError: shapes, dtypes or devices disagree.
     """
+    most = max(1, x.shape[2] - 2)
     if slabs is None:
         slabs = planned_slabs(tuple(x.shape), weight.shape[0])
-    elif not 0 <= slabs <= (most := max(1, x.shape[2] - 2)):
+    elif not 0 <= slabs <= most:
         raise ValueError(f"slabs = {slabs}: from 0 to {most} are possible at a depth of {x.shape[2]}")
     if slabs == 0:
         return F.conv3d(x, weight, padding=1)

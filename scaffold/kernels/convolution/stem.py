@@ -29,8 +29,8 @@ def stem_convolution(x: Tensor, weight: Tensor, site: Any = None) -> Tensor:
     kernels, and as PyTorch is set to in the library); the output is in channels-last order if ``x`` is, in
     the dtype of the products; the gradient of ``weight`` has the weight's dtype and memory order.
 
-    In the kernels, a value of ``x`` that is not finite makes those of up to one more voxel at either side
-    along W not finite too.
+    In the kernels, a value of ``x`` that is not finite spoils, along W, up to two voxels more at either side than
+    the three whose stencil contains it.
 
     Args:
         x: (N, C, D, H, W), floating.
@@ -178,5 +178,5 @@ def _constants(weight: Tensor, launch: stem_plan.Launch, dtype: torch.dtype) -> 
 
 
 def _multiprocessors(device: torch.device) -> int:
-    # The interpreter gets few: each program costs it much.
-    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 2
+    # The interpreter gets few: a program's beginning costs it much.
+    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 8

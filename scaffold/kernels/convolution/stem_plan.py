@@ -25,8 +25,8 @@ class Tile:
     """Time of a program outside its loop, in rows of a strip."""
 
 
-_FORWARD = {"half": Tile(64, 128, 4, 1, 2, 8), "float32": Tile(16, 16, 8, 1, 2, 8)}
-_WEIGHT_GRADIENT = {"half": Tile(64, 128, 8, 2, 2, 8), "float32": Tile(16, 64, 8, 1, 1, 8)}
+_FORWARD = {"half": Tile(64, 128, 4, 1, 2, 8), "float32": Tile(16, 64, 8, 1, 1, 8)}
+_WEIGHT_GRADIENT = {"half": Tile(64, 128, 8, 2, 2, 8), "float32": Tile(16, 128, 8, 1, 1, 8)}
 """By the type in which products are formed."""
 
 
