@@ -20,6 +20,9 @@ OUT_CHANNELS = (16, 32, 64, 128)
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 _LAST = torch.channels_last_3d
 
+_SUM_ROWS, _SUM_BLOCK = 32, 32
+"""Partial sums added at a time, and weights of one program, in the weight gradient's second stage."""
+
 
 def stem_convolution(x: Tensor, weight: Tensor, site: Any = None) -> Tensor:
     """Convolve an image: 3^3, padding 1, stride 1, no bias.
@@ -133,9 +136,6 @@ def _backward_op(dy: Tensor, x: Tensor, weight: Tensor) -> Tensor:
             PARTIALS=partials.shape[0], ROWS=_SUM_ROWS, BLOCK=_SUM_BLOCK, num_warps=4,
         )  # fmt: skip
     return gradient
-
-
-_SUM_ROWS, _SUM_BLOCK = 32, 32
 
 
 @_backward_op.register_fake
