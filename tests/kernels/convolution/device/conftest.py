@@ -2,9 +2,13 @@
 
 import importlib.util
 import os
+import sys
+from pathlib import Path
 
 import pytest
 import torch
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
 if importlib.util.find_spec("triton") is None or not (
     torch.cuda.is_available() or os.environ.get("TRITON_INTERPRET") == "1"
