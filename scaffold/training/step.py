@@ -14,7 +14,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from scaffold.dataset.reader import colour
 from scaffold.training.objective import objective
-from scaffold.training.optimizer import clip_gradients
+from scaffold.training.optimizer import update
 
 Batch = Mapping[str, Tensor]
 """What a loader yields: "mask" (N, D, H, W), any integer dtype, and with dense storage "image"
@@ -96,7 +96,6 @@ def train_step(learner: Learner, batch: Batch) -> StepResult:
         logits = learner.model(image)
     result = objective(logits, labels, learner.weights)
     result.loss.backward()  # type: ignore[no-untyped-call]
-    clip_gradients(learner.model.parameters())
-    learner.optimizer.step()
+    update(learner.optimizer)
     learner.optimizer.zero_grad(set_to_none=True)
     return StepResult(len(labels), result.loss.detach(), result.soft_dice.detach().mean())

@@ -71,13 +71,13 @@ def test_state_is_restored_when_the_warm_up_fails(monkeypatch):
     """An error that is handled above must leave neither a half-trained network nor half a step's gradients."""
     learner = tiny_learner()
     before = state_of(learner)
-    plain, calls = step.clip_gradients, []
+    plain, calls = step.update, []
 
-    def fails_in_the_second_step(parameters):
-        calls.append(plain(parameters))
+    def fails_in_the_second_step(optimizer):
+        calls.append(plain(optimizer))
         assert len(calls) < 2
 
-    monkeypatch.setattr(step, "clip_gradients", fails_in_the_second_step)
+    monkeypatch.setattr(step, "update", fails_in_the_second_step)
     with pytest.raises(AssertionError):
         warm_up(learner, training_batches(4, 2), validation_batches(2, 2), 2, Solo())
     assert state_of(learner) == before
