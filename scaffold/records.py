@@ -124,6 +124,8 @@ class Result(_Record):
         lost_s: wall time of work that a kill undid and a later attempt did again.
         parameters: of the network.
         world: what the last attempt that trained ran on.
+        cuda_graph: whether its steps were replayed from CUDA graphs, for "training" and "validation":
+            "captured", "not used", or "off: " and why; None if it is not known.
     """
 
     format_version: Annotated[int, Field(ge=FORMAT_VERSION, le=FORMAT_VERSION)]
@@ -150,6 +152,7 @@ class Result(_Record):
     attempts: Annotated[list[Attempt], Field(min_length=1)]
     parameters: int
     world: World
+    cuda_graph: dict[str, str] | None = None
     provenance: dict[str, Any]
 
     @computed_field  # type: ignore[prop-decorator]

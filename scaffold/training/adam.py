@@ -55,6 +55,10 @@ class Adam(torch.optim.Adam):
         if rate != self._rate.host:
             self._rate = Rate(rate, self._rate.device.fill_(rate))
 
+    def state_tensors(self) -> list[Tensor]:
+        """Return all tensors of the state."""
+        return [tensor for entries in self.state.values() for tensor in entries.values()]
+
     def step(  # type: ignore[override]
         self, closure: Callable[[], float] | None = None, max_norm: float | None = None
     ) -> float | None:
@@ -70,7 +74,8 @@ class Adam(torch.optim.Adam):
         if not (self._rate.device.is_cuda and torch.cuda.is_current_stream_capturing()):
             self.publish_rate()
         group = self.param_groups[0]
-        settings = Settings(*group["betas"], group["eps"], max_norm)
+        beta1, beta2 = group["betas"]
+        settings = Settings(beta1, beta2, group["eps"], max_norm)
         with torch.no_grad():
             clipped_adam(self._tensors(), self._rate, settings, self._workspaces)
         return None

@@ -35,6 +35,7 @@ class Attempt:
         forgiven: no longer counts as an attempt without progress.
         setup: seconds of its parts before the first epoch.
         world: what it ran on (:meth:`scaffold.parallel.launch.Context.describe`).
+        cuda_graph: what became of its CUDA graphs (:meth:`scaffold.training.graph.StepGraphs.status`).
     """
 
     start: str
@@ -50,6 +51,7 @@ class Attempt:
     forgiven: bool = False
     setup: dict[str, float] | None = None
     world: dict[str, Any] | None = None
+    cuda_graph: dict[str, str] | None = None
 
     @classmethod
     def from_json(cls, entry: dict[str, Any]) -> Attempt:

@@ -24,10 +24,7 @@ def _sum_of_squares(gradient, left, CHUNK: tl.constexpr, BLOCK: tl.constexpr, MA
     total = tl.zeros((BLOCK,), tl.float32)
     for offset in range(0, CHUNK, BLOCK):
         index = offset + lanes
-        if MASKED:
-            g = tl.load(gradient + index, mask=index < left, other=0.0)
-        else:
-            g = tl.load(gradient + index)
+        g = tl.load(gradient + index, mask=index < left, other=0.0) if MASKED else tl.load(gradient + index)
         total += g * g
     return tl.sum(total)
 

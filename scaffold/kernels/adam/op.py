@@ -82,4 +82,6 @@ def _with_pytorch(tensors: AdamTensors, rate: Rate, settings: Settings, workspac
     eager(tensors, rate, settings)
 
 
-_ladder: Ladder[None] = Ladder(OP, [Rung("triton", SWITCH, declines, _with_kernels), Rung("eager", None, None, _with_pytorch)])
+_ladder: Ladder[None] = Ladder(
+    OP, [Rung("triton", SWITCH, declines, _with_kernels), Rung("eager", None, None, _with_pytorch)]
+)
