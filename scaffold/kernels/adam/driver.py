@@ -37,12 +37,12 @@ class Workspace:
     Args:
         sizes: elements of each tensor.
         device: where they lie.
-        tile: sizes of the launches.
+        tile: sizes of the launches, by default ``plan.TILE``.
     """
 
-    def __init__(self, sizes: Sequence[int], device: torch.device, tile: plan.Tile = plan.TILE) -> None:
-        self.sizes, self.device, self.tile = tuple(sizes), device, tile
-        chunks = plan.chunks(sizes, tile.chunk)
+    def __init__(self, sizes: Sequence[int], device: torch.device, tile: plan.Tile | None = None) -> None:
+        self.sizes, self.device, self.tile = tuple(sizes), device, tile or plan.TILE
+        chunks = plan.chunks(sizes, self.tile.chunk)
         self.n_chunks = len(chunks)
         self._sizes = torch.tensor(self.sizes, dtype=torch.int64, device=device)
         self._chunk_tensor = torch.tensor([chunk.tensor for chunk in chunks], dtype=torch.int32, device=device)
