@@ -97,6 +97,19 @@ class World(_Record):
     mpi_library: str | None
 
 
+class Kernels(_Record):
+    """Which implementations served the calls of the kernels in a training.
+
+    Attributes:
+        calls: of rank 0, by operation and implementation; warm-up and validation count too.
+        differing_ranks: ranks that some other set of implementations served, ascending. Their results differ
+            in rounding, and the slowest sets the pace of all.
+    """
+
+    calls: dict[str, dict[str, int]]
+    differing_ranks: list[int]
+
+
 class Attempt(_Record):
     """One process of a training: the first, or one that resumed it after a kill or a time limit.
 
@@ -126,6 +139,7 @@ class Result(_Record):
         world: what the last attempt that trained ran on.
         cuda_graph: whether its steps were replayed from CUDA graphs, for "training" and "validation":
             "captured", "not used", or "off: " and why; None if it is not known.
+        kernels: what served that attempt; None if it was killed before it could note it.
     """
 
     format_version: Annotated[int, Field(ge=FORMAT_VERSION, le=FORMAT_VERSION)]
@@ -153,6 +167,7 @@ class Result(_Record):
     parameters: int
     world: World
     cuda_graph: dict[str, str] | None = None
+    kernels: Kernels | None = None
     provenance: dict[str, Any]
 
     @computed_field  # type: ignore[prop-decorator]

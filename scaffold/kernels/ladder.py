@@ -134,10 +134,11 @@ class Ladder(Generic[_T]):
             try:
                 result = rung.call(*arguments, **keywords)
             except KernelError as error:
-                if proven and torch._C._current_graph_task_id() != -1:
-                    raise
-                # What it is served by from now on must be what a repetition finds.
-                state.proven.discard(site)
+                if proven:
+                    if torch._C._current_graph_task_id() != -1:
+                        raise
+                    # Its next repetition must find the rung below, as this call does.
+                    state.proven.discard(site)
                 self._latch(rung, error)
                 continue
             state.served += 1

@@ -31,7 +31,7 @@ from scaffold.parallel.alarm import Alarm, Failure
 from scaffold.parallel.launch import Context, is_lost_rank, lost_rank
 from scaffold.parallel.stopping import StopRequests
 from scaffold.parallel.team import RankError
-from scaffold.training import class_weights, predictions, result, tensorfile
+from scaffold.training import class_weights, predictions, result, served, tensorfile
 from scaffold.training.checkpoint import Checkpoints
 from scaffold.training.determinism import seed_everything, set_determinism
 from scaffold.training.graph import StepGraphs
@@ -234,9 +234,12 @@ def _train_and_publish(
             finally:
                 if work is not None:
                     work.attempts.reached(training.on_disk)
-                    work.attempts.current.cuda_graph = training.learner.graphs.status()
-                # Predictions want the memory.
-                training.learner.graphs.release()
+            kernels = served.gather(context)
+            if work is not None:
+                work.attempts.current.kernels = kernels
+                work.attempts.current.cuda_graph = training.learner.graphs.status()
+            # Predictions want the memory.
+            training.learner.graphs.release()
     # Rank 0 reads masks and predicts, which at a large scale takes longer than a collective may.
     with context.together("publishing the result"), context.led_by_rank_0("publishing"):
         if work is not None:
@@ -303,6 +306,7 @@ def _get_ready(training: Training, job: Job, data: Data, setup: dict[str, float]
         log.info("warming up with up to %d training and validation steps, undone before the clock starts", steps)
     with _timed(setup, "warmup_s"):
         warm_up(learner, training.batches, training.validation, steps, context)
+    served.tell(served.gather(context), context)
 
 
 def _publish(output: Path, job: Job, data: Data, training: Training, work: WorkDir) -> None:
