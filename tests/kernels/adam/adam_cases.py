@@ -65,4 +65,5 @@ def our_steps(device, steps, scale=1.0, dtype=torch.float32, rates=None):
 
 def greatest_difference(these, those):
     """Return the greatest difference of any two elements."""
-    return max((a.detach().double() - b.detach().double()).abs().max().item() for a, b in zip(these, those, strict=True))
+    pairs = zip(these, those, strict=True)
+    return max((a.detach().double() - b.detach().double()).abs().max().item() for a, b in pairs)

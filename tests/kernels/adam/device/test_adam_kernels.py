@@ -138,7 +138,7 @@ def test_loaded_state_stays_where_it_was(device):
     """A captured graph writes to these addresses; tensors replaced by a load would never move again."""
     made, optimizer, _ = our_steps(device, 2)
     addresses = [tensor.data_ptr() for tensor in optimizer.state_tensors()]
-    saved = {key: value for key, value in optimizer.state_dict().items()}
+    saved = dict(optimizer.state_dict())
     saved["state"] = {
         index: {name: tensor.clone().contiguous().cpu() for name, tensor in entries.items()}
         for index, entries in saved["state"].items()
