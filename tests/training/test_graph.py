@@ -157,13 +157,29 @@ def test_warm_up_captures_what_the_epochs_meet():
     assert all(map(torch.equal, state_of(learner), state_of(plain)))
 
 
-def test_learning_rate_is_published_before_each_replay():
-    """85: a replay runs no Python that would read the rate that the schedule wrote."""
+def test_what_a_replay_reads_is_prepared_before_each():
+    """85: a replay runs no Python that would read the learning rate that the schedule wrote."""
+    done = []
+
+    def function(inputs):
+        done.append("step")
+        return (inputs["x"] + 1,)
+
+    graphs = Graphs("training", Recorder(), prepare=lambda: done.append("prepare"))
+    for _ in range(2):
+        graphs.run(function, {"x": torch.zeros(2)})
+    assert done == ["prepare", "step", "step", "prepare", "step"], "a trial, its replay, and a replay"
     learner = with_graphs(Recorder())
-    train_step(learner, BATCHES[0])
     learner.optimizer.param_groups[0]["lr"] = 0.125
-    train_step(learner, BATCHES[1])
+    learner.optimizer.publish_rate()
     assert learner.optimizer._rate.device.item() == 0.125
+
+
+def test_equal_nan_is_equal():
+    """A loss that is not finite is the epoch's to refuse, not a difference between the two ways to take a step."""
+    graphs = Graphs("training", Recorder())
+    graphs.run(lambda inputs: (inputs["x"] * float("nan"),), {"x": torch.ones(2)})
+    assert graphs.status == "captured"
 
 
 def test_a_cpu_has_no_graphs_and_says_so():
