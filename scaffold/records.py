@@ -137,6 +137,8 @@ class Result(_Record):
         lost_s: wall time of work that a kill undid and a later attempt did again.
         parameters: of the network.
         world: what the last attempt that trained ran on.
+        cuda_graph: whether its steps were replayed from CUDA graphs, for "training" and "validation":
+            "captured", "not used", or "off: " and why; None if it is not known.
         kernels: what served that attempt; None if it was killed before it could note it.
     """
 
@@ -164,6 +166,7 @@ class Result(_Record):
     attempts: Annotated[list[Attempt], Field(min_length=1)]
     parameters: int
     world: World
+    cuda_graph: dict[str, str] | None = None
     kernels: Kernels | None = None
     provenance: dict[str, Any]
 

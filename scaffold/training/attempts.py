@@ -35,6 +35,7 @@ class Attempt:
         forgiven: no longer counts as an attempt without progress.
         setup: seconds of its parts before the first epoch.
         world: what it ran on (:meth:`scaffold.parallel.launch.Context.describe`).
+        cuda_graph: what became of its CUDA graphs (:meth:`scaffold.training.graph.StepGraphs.status`).
         kernels: which implementations served it (:func:`scaffold.training.served.gather`); None until it has trained.
     """
 
@@ -51,6 +52,7 @@ class Attempt:
     forgiven: bool = False
     setup: dict[str, float] | None = None
     world: dict[str, Any] | None = None
+    cuda_graph: dict[str, str] | None = None
     kernels: dict[str, Any] | None = None
 
     @classmethod

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from itertools import islice
+from functools import partial
 from typing import NamedTuple
 
 import torch
+from torch import Tensor
 
 from scaffold.training.metrics import foreground_dice, hard_dice_sums
 from scaffold.training.objective import objective
@@ -30,7 +31,7 @@ class Evaluation(NamedTuple):
     batches: int
 
 
-def evaluate(learner: Learner, batches: Iterable[Batch], max_batches: int | None = None) -> Evaluation:
+def evaluate(learner: Learner, batches: Iterable[Batch]) -> Evaluation:
     """Score the network on ``batches``; parameters and mode (train or eval) are as before. Not collective.
 
     Sums stay on the device until one read at the end. No batch at all gives zeros.
@@ -38,27 +39,32 @@ def evaluate(learner: Learner, batches: Iterable[Batch], max_batches: int | None
     Args:
         learner: its model and class weights are used.
         batches: this replica's part of the validation split.
-        max_batches: stop after so many.
     """
-    network, compute = unwrapped(learner.model), learner.compute
+    network = unwrapped(learner.model)
     was_training = network.training
-    totals = torch.zeros(2, dtype=torch.float64, device=compute.device)
+    totals = torch.zeros(2, dtype=torch.float64, device=learner.compute.device)
     samples = used = 0
     network.eval()
     try:
         with torch.inference_mode():
-            for batch in islice(batches, max_batches):
+            for batch in batches:
                 if not len(batch["mask"]):
                     continue
-                image, labels = compute.place(batch)
-                with compute.autocast():
-                    logits = network(image)
-                loss = objective(logits, labels, learner.weights).loss
-                dice = foreground_dice(hard_dice_sums(logits, labels)).mean(dim=1)
-                totals += torch.stack((dice.double().sum(), loss.double() * len(labels)))
-                samples += len(labels)
+                (sums,) = learner.graphs.validation.run(partial(_sums, learner), batch)
+                totals += sums
+                samples += len(batch["mask"])
                 used += 1
     finally:
         network.train(was_training)
     dice_sum, loss_sum = totals.tolist()
     return Evaluation(dice_sum, loss_sum, samples, used)
+
+
+def _sums(learner: Learner, batch: Batch) -> tuple[Tensor]:
+    """Return the sums of Dice and loss over the samples of a batch, (2,) float64."""
+    image, labels = learner.compute.place(batch)
+    with learner.compute.autocast():
+        logits = unwrapped(learner.model)(image)
+    loss = objective(logits, labels, learner.weights).loss
+    dice = foreground_dice(hard_dice_sums(logits, labels)).mean(dim=1)
+    return (torch.stack((dice.double().sum(), loss.double() * len(labels))),)

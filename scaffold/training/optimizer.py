@@ -1,4 +1,4 @@
-"""The optimizer, its learning-rate schedule, and gradient clipping.
+"""The optimizer with its gradient clipping, and the learning-rate schedule.
 
 There is no gradient scaler: bfloat16 has the exponent range of float32, so no loss scale is needed, no
 step is ever skipped, and every step counts as an applied one.
@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from torch import nn
-from torch.optim import SGD, Adam, Optimizer, RMSprop
+from torch.optim import SGD, Optimizer, RMSprop
 from torch.optim.lr_scheduler import CosineAnnealingWarmRestarts, LRScheduler
 
 from scaffold.config import RunConfig
+from scaffold.training.adam import Adam
 
 MAX_GRADIENT_NORM = 1.0
 
@@ -35,6 +36,13 @@ def build_scheduler(config: RunConfig, optimizer: Optimizer) -> LRScheduler | No
     return CosineAnnealingWarmRestarts(optimizer, config.T_0, config.T_mult, config.min_learning_rate)
 
 
-def clip_gradients(parameters: Iterable[nn.Parameter]) -> None:
-    """Scale all gradients together so that their global L2 norm is at most 1; does not wait for the device."""
-    nn.utils.clip_grad_norm_(parameters, MAX_GRADIENT_NORM)
+def update(optimizer: Optimizer) -> None:
+    """Scale all gradients together so that their L2 norm is at most 1, and take a step.
+
+    Does not wait for the device.
+    """
+    if isinstance(optimizer, Adam):
+        optimizer.step(max_norm=MAX_GRADIENT_NORM)
+        return
+    nn.utils.clip_grad_norm_(optimizer.param_groups[0]["params"], MAX_GRADIENT_NORM)
+    optimizer.step()

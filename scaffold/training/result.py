@@ -18,7 +18,7 @@ def build(
     """Return the content of ``result.json``.
 
     ``lost_s`` is the wall time of earlier attempts less what of it counts. The set-up times,
-    ``world`` and ``kernels`` are those of the last attempt that trained.
+    ``world``, ``kernels`` and ``cuda_graph`` are those of the last attempt that trained.
 
     Args:
         job: what was trained.
@@ -57,6 +57,7 @@ def build(
             "attempts": attempts.to_json(),
             "parameters": parameters,
             "world": trained.world,
+            "cuda_graph": trained.cuda_graph,
             "kernels": trained.kernels,
             "provenance": provenance.stamp(),
         }

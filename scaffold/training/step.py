@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -13,8 +14,9 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from scaffold.dataset.reader import colour
+from scaffold.training.graph import StepGraphs
 from scaffold.training.objective import objective
-from scaffold.training.optimizer import clip_gradients
+from scaffold.training.optimizer import update
 
 Batch = Mapping[str, Tensor]
 """What a loader yields: "mask" (N, D, H, W), any integer dtype, and with dense storage "image"
@@ -62,6 +64,7 @@ class Learner:
         scheduler: of the optimizer's learning rate, or None.
         weights: (C,) class weights, on the device.
         compute: where and how precisely to compute.
+        graphs: what replays the steps, where that is possible.
     """
 
     model: nn.Module
@@ -69,6 +72,7 @@ class Learner:
     scheduler: LRScheduler | None
     weights: Tensor
     compute: Compute
+    graphs: StepGraphs = field(default_factory=lambda: StepGraphs.off("not asked for"))
 
 
 class StepResult(NamedTuple):
@@ -86,17 +90,25 @@ class StepResult(NamedTuple):
 
 
 def train_step(learner: Learner, batch: Batch) -> StepResult:
-    """Take one optimizer step on ``batch``. Collective when the model is replicated.
+    """Take one optimizer step on ``batch``. Collective when the model is replicated."""
+    loss, dice = learner.graphs.training.run(partial(_take, learner), batch)
+    return StepResult(len(batch["mask"]), loss, dice)
+
+
+def _take(learner: Learner, batch: Batch) -> tuple[Tensor, Tensor]:
+    """Take a step; return loss and Dice.
 
     The cross-entropy is normalised over each replica's own batch, so averaging gradients minimises the
     average of the replicas' losses.
     """
     image, labels = learner.compute.place(batch)
-    with learner.compute.autocast():
-        logits = learner.model(image)
-    result = objective(logits, labels, learner.weights)
-    result.loss.backward()  # type: ignore[no-untyped-call]
-    clip_gradients(learner.model.parameters())
-    learner.optimizer.step()
-    learner.optimizer.zero_grad(set_to_none=True)
-    return StepResult(len(labels), result.loss.detach(), result.soft_dice.detach().mean())
+    try:
+        with learner.compute.autocast():
+            logits = learner.model(image)
+        result = objective(logits, labels, learner.weights)
+        result.loss.backward()  # type: ignore[no-untyped-call]
+        update(learner.optimizer)
+    finally:
+        # Half a step's gradients would be added to the next.
+        learner.optimizer.zero_grad(set_to_none=True)
+    return result.loss.detach(), result.soft_dice.detach().mean()

@@ -29,11 +29,11 @@ class WarmUp(NamedTuple):
 
     Attributes:
         widths: batch size of each training step, in order.
-        validation_batches: number of validation batches.
+        validation_widths: of each validation batch, in order.
     """
 
     widths: list[int]
-    validation_batches: int
+    validation_widths: list[int]
 
 
 def warm_up(
@@ -45,8 +45,8 @@ def warm_up(
 ) -> WarmUp:
     """Run real training and validation steps, then restore everything bit for bit. Collective.
 
-    Besides the first ``steps`` batches, one step is run for each size of a last, smaller batch that
-    occurs on any rank: all ranks must take the same number of steps.
+    Besides the first ``steps`` batches, one of the size of a last, smaller batch is run. In training all
+    ranks have equally many samples, so they take the same number of steps.
 
     Args:
         learner: as it will be trained.
@@ -55,33 +55,38 @@ def warm_up(
         steps: greatest number of batches of each; 0 skips the warm-up.
         team: all ranks of the training.
     """
-    own = {len(training.sampler) % _batch_size(training), len(validation.sampler) % _batch_size(validation)}  # type: ignore[arg-type]
-    ragged = sorted(set().union(*team.exchange(own)))
     if steps <= 0:
-        return WarmUp([], 0)
+        return WarmUp([], [])
     for part in (training, validation):
         if hasattr(part.sampler, "set_epoch"):
             part.sampler.set_epoch(0)
-    with _undone(learner):
-        widths = _train(learner, training, steps, ragged)
-        tried = evaluate(learner, validation, max_batches=steps)
-    team.barrier()
-    return WarmUp(widths, tried.batches)
-
-
-def _train(learner: Learner, batches: DataLoader[Any], steps: int, ragged: list[int]) -> list[int]:
-    unwrapped(learner.model).train()
-    widest: Batch = {}
     widths: list[int] = []
+    validation_widths: list[int] = []
+    with _undone(learner):
+        unwrapped(learner.model).train()
+        for batch in _each_width(training, steps, widths):
+            train_step(learner, batch)
+        evaluate(learner, _each_width(validation, steps, validation_widths))
+    team.barrier()
+    return WarmUp(widths, validation_widths)
+
+
+def _each_width(batches: DataLoader[Any], steps: int, widths: list[int]) -> Iterator[Batch]:
+    """Yield the first ``steps`` batches, and one as small as the last if that was not among them.
+
+    Their sizes are appended to ``widths``.
+    """
+    widest: Batch = {}
     for batch in islice(batches, steps):
-        widths.append(train_step(learner, batch).samples)
+        widths.append(len(batch["mask"]))
         if widths[-1] == max(widths):
             widest = batch
-    for width in ragged:
-        if 0 < width < max(widths, default=0) and width not in widths:
-            narrow = {name: tensor[:width] for name, tensor in widest.items()}
-            widths.append(train_step(learner, narrow).samples)
-    return widths
+        yield batch
+    assert batches.batch_size is not None, "the loader forms batches of a fixed size"  # noqa: S101
+    last = len(batches.sampler) % batches.batch_size  # type: ignore[arg-type]
+    if last and widths and last not in widths:
+        widths.append(last)
+        yield {name: tensor[:last] for name, tensor in widest.items()}
 
 
 @contextmanager
@@ -128,8 +133,3 @@ def _set_generators(python: Any, numpy: Any, cpu: Tensor, cuda: list[Tensor]) ->
     torch.set_rng_state(cpu)
     if cuda:
         torch.cuda.set_rng_state_all(cuda)
-
-
-def _batch_size(batches: DataLoader[Any]) -> int:
-    assert batches.batch_size is not None, "the loader forms batches of a fixed size"  # noqa: S101
-    return batches.batch_size

@@ -34,6 +34,7 @@ from scaffold.parallel.team import RankError
 from scaffold.training import class_weights, predictions, result, served, tensorfile
 from scaffold.training.checkpoint import Checkpoints
 from scaffold.training.determinism import seed_everything, set_determinism
+from scaffold.training.graph import StepGraphs
 from scaffold.training.loaders import start_loader_server
 from scaffold.training.loop import Training
 from scaffold.training.optimizer import build_optimizer, build_scheduler
@@ -236,6 +237,9 @@ def _train_and_publish(
             kernels = served.gather(context)
             if work is not None:
                 work.attempts.current.kernels = kernels
+                work.attempts.current.cuda_graph = training.learner.graphs.status()
+            # Predictions want the memory.
+            training.learner.graphs.release()
     # Rank 0 reads masks and predicts, which at a large scale takes longer than a collective may.
     with context.together("publishing the result"), context.led_by_rank_0("publishing"):
         if work is not None:
@@ -290,6 +294,8 @@ def _get_ready(training: Training, job: Job, data: Data, setup: dict[str, float]
         if context.data_group is not None:
             replica = replicate(unwrapped(learner.model), context.data_group)
             learner = dataclasses.replace(learner, model=replica)
+        graphs = StepGraphs.of(learner.model, learner.optimizer, context.device)
+        learner = dataclasses.replace(learner, graphs=graphs)
     with _timed(setup, "class_weights_s"):
         fraction = training.config.ce_weight_sample_fraction
         weights = class_weights.estimate(data.training, fraction, context, context.rank, context.size)

@@ -86,11 +86,6 @@ def test_network_is_left_as_it_was(training):
     assert learner.model.training is training
 
 
-def test_max_batches_limits_the_pass():
-    """The warm-up must not validate the whole split."""
-    assert evaluate(tiny_learner(), validation_batches(9, 2), max_batches=2)[2:] == (4, 2)
-
-
 def test_one_read_by_the_host_for_any_number_of_batches(monkeypatch):
     """Hazard 10: a read per batch keeps the host from running ahead."""
     learner, counts = tiny_learner(), []

@@ -10,7 +10,7 @@ import torch
 from tiny_learner import WEIGHTS, batch_of, tiny_learner
 
 from scaffold.training.objective import objective
-from scaffold.training.optimizer import clip_gradients
+from scaffold.training.optimizer import update
 from scaffold.training.replicas import unwrapped
 from scaffold.training.step import train_step
 
@@ -40,8 +40,7 @@ def test_two_ranks_equal_the_average_of_two_single_sample_losses():
             batch = batch_of(sample)
             loss = objective(average.model(batch["image"].double()), batch["mask"], WEIGHTS.double()).loss
             (loss / 2).backward()
-        clip_gradients(average.model.parameters())
-        average.optimizer.step()
+        update(average.optimizer)
         average.optimizer.zero_grad()
         train_step(together, batch_of(*samples))
 
