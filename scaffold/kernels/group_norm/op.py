@@ -5,6 +5,7 @@ Both directions are custom operators, opaque to ``torch.compile``. They are diff
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import os
 from typing import Any
@@ -53,7 +54,8 @@ def group_norm_relu(
         return eager(x, weight, bias, groups, eps, partials)
     if partials is not None:
         return _BlockGroupNormReLU.apply(x, weight.contiguous(), bias.contiguous(), groups, eps, partials)  # type: ignore[no-any-return, no-untyped-call]
-    return _forward_op(x, weight.contiguous(), bias.contiguous(), groups, eps)[0]
+    y, _ = _forward_op(x, weight.contiguous(), bias.contiguous(), groups, eps)
+    return y  # type: ignore[no-any-return]
 
 
 def group_norm_relu_pool(
@@ -89,11 +91,11 @@ def declines(x: Tensor, weight: Tensor, bias: Tensor, groups: int, *, pool: bool
     tensors = (x, weight, bias)
     if any(type(tensor) not in (Tensor, torch.nn.Parameter) for tensor in tensors) or _inside_functorch():
         return "tensor subclasses and functorch transforms are served by PyTorch's own operators"
-    if not (x.is_cuda or os.environ.get("TRITON_INTERPRET") == "1"):
+    if not (x.is_cuda or _interpreted()):
         return f"x is on {x.device}, not on a GPU"
     if weight.device != x.device or bias.device != x.device:
         return f"weight is on {weight.device} and bias on {bias.device}, x on {x.device}"
-    if importlib.util.find_spec("triton") is None:
+    if not _has_triton():
         return "Triton is not installed"
     if x.dim() != 5 or not x.is_contiguous(memory_format=_LAST):
         return "x is not a 5-D tensor that is dense in channels-last order"
@@ -111,6 +113,15 @@ def declines(x: Tensor, weight: Tensor, bias: Tensor, groups: int, *, pool: bool
     if ceil_power_of_2(C // groups) > MOST_GROUP_CHANNELS or voxels >= 2**31 or x.shape[0] * x.shape[2] >= 2**16:
         return "a group has too many channels, a sample too many voxels, or there are too many planes"
     return None
+
+
+@functools.cache
+def _has_triton() -> bool:
+    return importlib.util.find_spec("triton") is not None
+
+
+def _interpreted() -> bool:
+    return os.environ.get("TRITON_INTERPRET") == "1"
 
 
 def _inside_functorch() -> bool:

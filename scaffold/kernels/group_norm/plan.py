@@ -128,7 +128,9 @@ def layout(problem: Problem, device: Device, choice: Choice) -> Plan:
         positions = voxels
         tiles = -(-voxels // (unroll * rows))
     wanted = max(1, choice.programs * device.multiprocessors // (blocks * samples))
-    turns = -(-tiles // min(tiles, wanted))
+    least = -(-tiles // min(tiles, wanted))
+    # No masks if the tiles can be dealt out evenly.
+    turns = next((turns for turns in range(least, 2 * least) if tiles % turns == 0), least)
     programs = -(-tiles // turns)
 
     even = programs * turns * rows * (1 if pooled else unroll) == positions
