@@ -5,7 +5,6 @@ Both directions are custom operators, opaque to ``torch.compile``. They are diff
 
 from __future__ import annotations
 
-import functools
 import importlib.util
 import os
 from typing import Any
@@ -23,6 +22,7 @@ eager_pool = reference.group_norm_relu_pool
 
 _DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 _LAST = torch.channels_last_3d
+_HAS_TRITON = importlib.util.find_spec("triton") is not None
 
 
 def group_norm_relu(
@@ -95,7 +95,7 @@ def declines(x: Tensor, weight: Tensor, bias: Tensor, groups: int, *, pool: bool
         return f"x is on {x.device}, not on a GPU"
     if weight.device != x.device or bias.device != x.device:
         return f"weight is on {weight.device} and bias on {bias.device}, x on {x.device}"
-    if not _has_triton():
+    if not _HAS_TRITON:
         return "Triton is not installed"
     if x.dim() != 5 or not x.is_contiguous(memory_format=_LAST):
         return "x is not a 5-D tensor that is dense in channels-last order"
@@ -115,17 +115,13 @@ def declines(x: Tensor, weight: Tensor, bias: Tensor, groups: int, *, pool: bool
     return None
 
 
-@functools.cache
-def _has_triton() -> bool:
-    return importlib.util.find_spec("triton") is not None
-
-
 def _interpreted() -> bool:
     return os.environ.get("TRITON_INTERPRET") == "1"
 
 
 def _inside_functorch() -> bool:
-    return torch._C._functorch.peek_interpreter_stack() is not None
+    # Unlike functorch's other questions, Dynamo can answer this one while it traces.
+    return torch._C._functorch.maybe_current_level() is not None
 
 
 @torch.library.custom_op("scaffold::group_norm_relu", mutates_args=())

@@ -16,7 +16,7 @@ SHAPE = (2, 16, 2, 4, 4)
 @pytest.fixture(autouse=True)
 def _as_if_interpreted(monkeypatch):
     monkeypatch.setattr(op, "_interpreted", lambda: True)
-    monkeypatch.setattr(op, "_has_triton", lambda: True)
+    monkeypatch.setattr(op, "_HAS_TRITON", True)
 
 
 def case(x=lambda x: x, weight=lambda w: w, groups=4, shape=SHAPE, **options):
@@ -74,7 +74,7 @@ def test_transforms_and_machines_without_a_gpu_or_triton_are_declined(monkeypatc
 
     torch.func.grad(call)(x)
     assert "functorch" in reasons[0]
-    monkeypatch.setattr(op, "_has_triton", lambda: False)
+    monkeypatch.setattr(op, "_HAS_TRITON", False)
     assert "not installed" in op.declines(x, weight, bias, 4)
     monkeypatch.setattr(op, "_interpreted", lambda: False)
     assert "not on a GPU" in op.declines(x, weight, bias, 4)

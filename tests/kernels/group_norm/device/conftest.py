@@ -35,6 +35,8 @@ def tile(monkeypatch):
 
     def use(unroll=2, programs=3):
         choice = plan.Choice(16, unroll, 1, programs)
+        # More partial results than are merged at once.
+        monkeypatch.setattr(plan, "_MERGED_AT_ONCE", 8)
         one = plan.Device(multiprocessors=1, lanes=32)
         monkeypatch.setattr(launch, "plan", lambda kernel, problem, device: plan.layout(problem, one, choice))
         monkeypatch.setattr(launch, "plan_planes", lambda kernel, problem, device: plan.layout(problem, one, choice))

@@ -95,7 +95,7 @@ def test_pooling_takes_the_first_of_equals_and_the_last_nan(tile, device):
 
 
 def test_reciprocal_deviation_where_the_mean_is_a_million_deviations(device):
-    """Rounding of the mean would be taken for deviation. The output cannot show it: there the mean is rounded anyway."""
+    """Rounding of the mean would be taken for deviation; the output cannot show it, since there the mean is rounded."""
     x, weight, bias = make_case((1, 16, 4, 4, 4), device=device, mean=1e6)
     _, statistics = op._forward_op(x, weight, bias, 4, 1e-5)
     groups = x.double().reshape(1, 4, -1)
@@ -106,12 +106,12 @@ def test_reciprocal_deviation_where_the_mean_is_a_million_deviations(device):
     assert error((around_rounded + 1e-5).rsqrt(), exact) > 1e-6, "control: the plain two-pass formula fails"
 
 
-@pytest.mark.parametrize("mean", [0.0, 1e3])
-def test_statistics_of_many_programs(mean, tile, device):
-    """Counts or means of parts would be merged wrongly; unequal parts show it where the mean is large."""
+@pytest.mark.parametrize(("mean", "factor"), [(0.0, 1.5), (1e3, 1.5), (1e6, 1.0)])
+def test_statistics_of_many_programs(mean, factor, tile, device):
+    """Counts or means of parts would be merged wrongly: unequal parts show it, and large means a rounded merger."""
     tile(unroll=2, programs=5)
     x, weight, bias = make_case((2, 15, 3, 5, 7), device=device, mean=mean)
-    x[:, :, 2] *= 1.5
+    x[:, :, 2] *= factor
     _, statistics = op._forward_op(x, weight, bias, 3, 1e-5)
     groups = x.double().reshape(2, 3, -1)
     assert torch.equal(statistics[..., 0], torch.full_like(statistics[..., 0], 5 * 105))
@@ -299,6 +299,22 @@ def test_operators_keep_what_they_promise_the_compiler(tile, device):
     for dy in (y, y.contiguous()):
         arguments = (dy, pooled, argmax, x, weight, bias, statistics, 4)
         torch.library.opcheck(op._backward_op, arguments, test_utils=["test_schema", "test_faketensor"])
+
+
+def test_compiled_call_runs_the_kernels(device, launches):
+    """Under ``torch.compile`` a question that Dynamo cannot answer would send every call to plain PyTorch."""
+    inputs = make_case((1, 16, 2, 2, 4), device=device)
+
+    def step(x, weight, bias):
+        y, pooled = group_norm_relu_pool(x, weight, bias, 4)
+        return group_norm_relu(y, weight, bias, 4), pooled
+
+    gradients = random_like(*step(*inputs))
+    right = everything(step, inputs, gradients)
+    launches.clear()
+    found = everything(torch.compile(step, fullgraph=True, backend="aot_eager"), inputs, gradients)
+    assert launches == ["statistics", "normalise"] * 2 + ["gradient_sums", "input_gradient"] * 2
+    assert all(same_bits(a, b) for a, b in zip(found, right, strict=True))
 
 
 def test_derivatives_that_do_not_exist_are_refused(tile, device):
