@@ -129,8 +129,8 @@ def layout(problem: Problem, device: Device, choice: Choice) -> Plan:
         tiles = -(-voxels // (unroll * rows))
     wanted = max(1, choice.programs * device.multiprocessors // (blocks * samples))
     least = -(-tiles // min(tiles, wanted))
-    # No masks if the tiles can be dealt out evenly.
-    turns = next((turns for turns in range(least, 2 * least) if tiles % turns == 0), least)
+    # A quarter fewer programs are worth it where that deals the tiles out evenly, without masks.
+    turns = next((turns for turns in range(least, least + least // 4 + 1) if tiles % turns == 0), least)
     programs = -(-tiles // turns)
 
     even = programs * turns * rows * (1 if pooled else unroll) == positions

@@ -28,18 +28,22 @@ def _quiet_interpreter():
 
 @pytest.fixture
 def tile(monkeypatch):
-    """Lay small tiles: a function of (unroll, programs) for all passes, with one warp and 16 channels a program.
+    """Lay small tiles: a function of (unroll, programs), for all passes, with one warp and 16 channels a program.
 
-    So a few hundred voxels have several programs, turns and unfinished tiles.
+    So a few dozen voxels of a sample have several programs, turns and unfinished tiles.
     """
 
-    def use(unroll=2, programs=3):
+    def use(unroll=2, programs=2):
         choice = plan.Choice(16, unroll, 1, programs)
+
+        def lay(_kernel, problem, _device):
+            blocks = plan.layout(problem, plan.Device(1, 32), choice).blocks
+            return plan.layout(problem, plan.Device(blocks * problem.samples, 32), choice)
+
+        monkeypatch.setattr(launch, "plan", lay)
+        monkeypatch.setattr(launch, "plan_planes", lay)
         # More partial results than are merged at once.
-        monkeypatch.setattr(plan, "_MERGED_AT_ONCE", 8)
-        one = plan.Device(multiprocessors=1, lanes=32)
-        monkeypatch.setattr(launch, "plan", lambda kernel, problem, device: plan.layout(problem, one, choice))
-        monkeypatch.setattr(launch, "plan_planes", lambda kernel, problem, device: plan.layout(problem, one, choice))
+        monkeypatch.setattr(plan, "_MERGED_AT_ONCE", 2)
 
     return use
 
