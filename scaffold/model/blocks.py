@@ -5,7 +5,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from scaffold.kernels import convolution3, group_norm_relu, stem_convolution, upsample_concatenate
+from scaffold.kernels import (
+    convolution3,
+    group_norm_relu,
+    group_norm_relu_pool,
+    stem_convolution,
+    upsample_concatenate,
+)
 from scaffold.kernels.convolution.stem import MAX_IN_CHANNELS
 
 
@@ -26,6 +32,17 @@ class GroupNormReLU(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Normalise and rectify ``x``."""
         return group_norm_relu(x, self.weight, self.bias, self.groups, self.eps, site=self)
+
+
+class GroupNormReLUPool(GroupNormReLU):
+    """GroupNorm, ReLU, and the maximum over 2^3 voxels of that, both returned.
+
+    Shape: (N, channels, D, H, W) to the same and (N, channels, D // 2, H // 2, W // 2).
+    """
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
+        """Normalise, rectify and pool ``x``."""
+        return group_norm_relu_pool(x, self.weight, self.bias, self.groups, self.eps, site=self)
 
 
 class Convolution3(nn.Conv3d):
@@ -64,6 +81,26 @@ class DoubleBlock(nn.Module):
         return x
 
 
+class EncoderBlock(DoubleBlock):
+    """A double block that also pools.
+
+    Shape: (N, in_channels, D, H, W) to (N, out_channels, D, H, W), the skip, and to half its extents, what the
+    next level reads.
+    """
+
+    def __init__(self, in_channels: int, out_channels: int, groups: int) -> None:
+        super().__init__(in_channels, out_channels, groups)
+        self.norm2 = GroupNormReLUPool(groups, out_channels)
+
+
+class UpsampleConcatenate(nn.ConvTranspose3d):
+    """Transposed convolution 2^3 with stride 2, joined to the skip; parameters are those of ``nn.ConvTranspose3d``."""
+
+    def forward(self, x: Tensor, skip: Tensor) -> Tensor:  # type: ignore[override]
+        """Bring ``x`` to the resolution of ``skip``; return the skip and it along the channels."""
+        return upsample_concatenate(x, self.weight, self.bias, skip, site=self)
+
+
 class UpBlock(nn.Module):
     """One level up: transposed convolution, concatenation with the skip, double convolution.
 
@@ -72,9 +109,9 @@ class UpBlock(nn.Module):
 
     def __init__(self, in_channels: int, groups: int) -> None:
         super().__init__()
-        self.up = nn.ConvTranspose3d(in_channels, in_channels // 2, kernel_size=2, stride=2)
+        self.up = UpsampleConcatenate(in_channels, in_channels // 2, kernel_size=2, stride=2)
         self.block = DoubleBlock(in_channels, in_channels // 2, groups)
 
     def forward(self, x: Tensor, skip: Tensor) -> Tensor:
         """Bring ``x`` to the resolution of ``skip`` and join the two."""
-        return self.block(upsample_concatenate(x, self.up.weight, self.up.bias, skip, site=self))  # type: ignore[no-any-return]
+        return self.block(self.up(x, skip))  # type: ignore[no-any-return]

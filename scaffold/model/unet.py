@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from scaffold.config import RunConfig
 from scaffold.kernels import pointwise_convolution
-from scaffold.model.blocks import DoubleBlock, UpBlock
+from scaffold.model.blocks import DoubleBlock, EncoderBlock, UpBlock
 
 
 class UNet(nn.Module):
@@ -57,7 +57,7 @@ class UNet(nn.Module):
         self.in_channels, self.layers = in_channels, layers
         self.activation_checkpointing = activation_checkpointing
         self.encoder = nn.ModuleList(
-            DoubleBlock(before, width, groups)
+            (DoubleBlock if width == widths[-1] else EncoderBlock)(before, width, groups)
             for before, width in zip([in_channels, *widths[:-1]], widths, strict=True)
         )
         self.decoder = nn.ModuleList(UpBlock(width, groups) for width in reversed(widths[1:]))
@@ -66,18 +66,19 @@ class UNet(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Return the logits of ``x``."""
         skips: list[Tensor] = []
-        for level, block in enumerate(self.encoder):
-            x = self._run(block, F.max_pool3d(x, 2) if level else x)
-            skips.append(x)
-        skips.pop()
+        *levels, bottleneck = self.encoder
+        for block in levels:
+            skip, x = self._run(block, x)
+            skips.append(skip)
+        x = self._run(bottleneck, x)
         for block in self.decoder:
             x = self._run(block, x, skips.pop())
         return self.head(x)  # type: ignore[no-any-return]
 
-    def _run(self, block: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
+    def _run(self, block: Callable[..., Any], *inputs: Tensor) -> Any:
         if self.activation_checkpointing and torch.is_grad_enabled():
             # There is no dropout whose random numbers the second pass would have to repeat.
-            return checkpoint(block, *inputs, use_reentrant=False, preserve_rng_state=False)  # type: ignore[no-any-return]
+            return checkpoint(block, *inputs, use_reentrant=False, preserve_rng_state=False)
         return block(*inputs)
 
 

@@ -25,7 +25,6 @@ eager_pool = reference.group_norm_relu_pool
 
 _DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 _LAST = torch.channels_last_3d
-_HAS_TRITON = importlib.util.find_spec("triton") is not None
 
 
 def group_norm_relu(
