@@ -10,7 +10,7 @@ import torch.nn.functional as F
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from norm_cases import LAST, channels_last, error, everything, make_case, random_like, same_bits, with_gradients
 
-from scaffold.kernels.group_norm import group_norm_relu, group_norm_relu_pool, launch, op
+from scaffold.kernels.group_norm import group_norm_relu, group_norm_relu_pool, launch, op, reference
 
 SHAPES = [
     ((1, 16, 2, 4, 8), 4),  # whole tiles, nothing masked
@@ -120,6 +120,20 @@ def test_statistics_of_many_programs(mean, tile, device):
     assert torch.equal(statistics[..., 0], torch.full_like(statistics[..., 0], 5 * 105))
     assert (statistics[..., 1] - groups.mean(2)).abs().max() < 3e-7 * max(1, mean)
     assert error(statistics[..., 2], (groups.var(2, correction=0) + 1e-5).rsqrt()) < 1e-6
+
+
+def test_many_parts_with_close_means_are_merged_exactly(device):
+    """The rounded mean of the parts would be taken for their mean, and its error for deviation."""
+    x, weight, bias = make_case((1, 16, 1, 1, 2), device=device)
+    count = torch.full((37, 1, 4), 100.0, dtype=torch.float64)
+    mean = (1000 + 0.01 * torch.randn((37, 1, 4), generator=torch.Generator().manual_seed(0))).double()
+    moments = torch.stack((count, mean, 0 * mean), dim=-1)
+    result = launch.normalise(x, weight, bias, moments.float().to(device), 4, 1e-9)
+    exact = reference.merge(moments).to(device)
+    assert (result.statistics[..., 1] - exact[..., 1]).abs().max() <= 0.51 * 2**-14, (
+        "more than half a unit in the last place"
+    )
+    assert error(result.statistics[..., 2], (exact[..., 2] / exact[..., 0] + 1e-9).rsqrt()) < 1e-6
 
 
 def test_equal_elements_give_the_bias(tile, device):
