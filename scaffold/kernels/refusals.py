@@ -7,6 +7,7 @@ import os
 
 import torch
 from torch import Tensor, nn
+from torch.autograd import forward_ad
 
 _HAS_TRITON = importlib.util.find_spec("triton") is not None
 
@@ -14,13 +15,16 @@ _HAS_TRITON = importlib.util.find_spec("triton") is not None
 def not_plain(*tensors: Tensor | None) -> str | None:
     """Return why operators that are opaque to PyTorch cannot take ``tensors``, or None.
 
-    Inside a functorch transform they would have no rule; a subclass may hold anything (shards, fakes).
+    Inside a functorch transform they would have no rule, and tangents would be dropped silently; a subclass may
+    hold anything (shards, fakes).
     """
     if torch._C._functorch.maybe_current_level() is not None:
         return "a functorch transform is going on"
     for tensor in tensors:
         if tensor is not None and type(tensor) is not Tensor and type(tensor) is not nn.Parameter:
             return f"{type(tensor).__name__} is a subclass of Tensor"
+        if tensor is not None and forward_ad.unpack_dual(tensor).tangent is not None:  # type: ignore[no-untyped-call]
+            return "a tensor carries a tangent of forward-mode differentiation"
     return None
 
 

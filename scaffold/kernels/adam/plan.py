@@ -20,7 +20,7 @@ class Tile(NamedTuple):
     num_warps: int
 
 
-TILE = Tile(chunk=16384, block=1024, num_warps=4)
+TILE = Tile(chunk=8192, block=1024, num_warps=4)
 """8 elements a thread, which fill two 16-byte accesses to each of seven streams."""
 
 

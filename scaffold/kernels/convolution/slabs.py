@@ -1,9 +1,9 @@
 """The library's 3^3 convolution, with its weight gradient taken slab by slab where the tensors are large.
 
-cuDNN's backward-weight loses most of its speed on operands of more than 2^30 elements, and some of it
-already below (611 to 73 TFLOP/s on an H200 from 128->64 at 128^3 to the same at 256^3). The gradient is a sum
-over voxels, so it can be taken over slabs of the depth: in channels-last order a slab of one sample is a dense
-view, and no call sees more than a slab.
+cuDNN's backward-weight loses most of its speed on operands of more than 2^30 elements (606 to 73 TFLOP/s on an
+H200, 128->64 at 256^3). The gradient is a sum over voxels, so it can be taken over slabs of the depth: in
+channels-last order a slab of one sample is a dense view, and no call sees more than a slab. Below that size slabs
+gain nothing (``docs/kernels.md``).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-MOST_ELEMENTS = 1 << 29
+MOST_ELEMENTS = 1 << 30
 """Of the larger operand of one backward-weight call."""
 
 

@@ -106,7 +106,7 @@ def weight_gradient_tile(sizes: Sizes, itemsize: int, multiprocessors: int) -> T
     block_m, block_n = gcd(block_m, 2 * C), gcd(block_n, 8 * C)
     programs = (2 * C // block_m) * (8 * C // block_n)
     splits = max(1, min(2 * multiprocessors // programs, _ceil(sizes.voxels, block_k) // 4))
-    warps, stages = (8, 3) if block_m == 128 else (4, 2)
+    warps, stages = (4, 3) if block_m == 128 else (4, 2)
     return Tile(block_m, block_n, block_k, warps, stages, splits)
 
 

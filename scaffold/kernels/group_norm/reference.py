@@ -32,7 +32,9 @@ def group_norm_relu_pool(
 ) -> tuple[Tensor, Tensor]:
     """Return ``y = relu(group_norm(x))`` and ``max_pool3d(y, 2)`` as ``op.group_norm_relu_pool`` documents them."""
     y = group_norm_relu(x, weight, bias, groups, eps)
-    return y, F.max_pool3d(y, 2)
+    # Autocast on a CPU would pool in float32, although a maximum rounds nothing.
+    with torch.autocast(x.device.type, enabled=False):
+        return y, F.max_pool3d(y, 2)
 
 
 def memory_format(x: Tensor) -> torch.memory_format:

@@ -34,7 +34,11 @@ def specify(name, *, channels=3, out_channels=64, half=True, **changes):
     }  # fmt: skip
     products = "*bf16" if half else "*fp32"
     types = INTEGERS | {"y": products, "dy": products}
-    options = {"num_warps": launch.num_warps, "num_stages": launch.tile.num_stages}
+    options = {
+        "num_warps": launch.num_warps,
+        "num_stages": launch.tile.num_stages,
+        "maxnreg": launch.tile.max_registers,
+    }
     return getattr(stem_kernels, name), constants | changes, types, options
 
 
