@@ -1,0 +1,254 @@
+"""The whole training step against stock PyTorch, on one GPU.
+
+    python benchmarks/step.py benchmarks/results/DEVICE --scales 7 8
+
+Arms: PyTorch's own modules (`stock_unet.py`), eager and compiled, in both memory formats; and ours, as the
+trainer runs it, with and without a CUDA graph. All have the same settings: bfloat16 autocast, gradient
+clipping, fused Adam, cuDNN autotune off, the same random images and labels. Arms run interleaved, in an
+order that is reversed from round to round; the last arm is the best stock one again: how far its ratio is
+from 1 says how far a ratio can be trusted.
+
+Writes `step.csv` (times, ratios, peak memory) and `step_profile.csv` (device time by class of kernel).
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import re
+import statistics
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+import torch
+from torch import Tensor
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from stock_unet import StockUNet, stock_loss
+
+from scaffold import atomic, provenance
+from scaffold.config import RunConfig
+from scaffold.model.unet import build
+from scaffold.training.optimizer import build_optimizer
+from scaffold.training.step import Compute, Learner, train_step
+
+CLASSES = 6
+SMALL = {"n_categories": CLASSES - 1}
+
+KERNEL_CLASSES = {
+    "copy, layout": r"nchwToNhwc|nhwcToNchw|Memcpy|copy_kernel|CatArray|elementwise.*copy|memset|Memset",
+    "ours: norm, ReLU, pool": r"^_?(group_norm|gn_|norm)|scaffold_gn",
+    "ours: loss": r"segmentation",
+    "ours: stem, up, head": r"stem|upsample|pointwise",
+    "optimizer": r"multi_tensor|FusedAdam|fused_adam|adam|lpnorm|LpNorm|squared_norm",
+    "convolution": r"cudnn|xmma|cutlass|implicit|wgrad|dgrad|fprop|conv|nvjet|gemm",
+    "pool": r"max_pool|MaxPool",
+    "norm": r"GroupNorm|RowwiseMoments|ComputeInternalGradients|group_norm",
+    "Inductor": r"^triton_",
+}
+
+
+@dataclass
+class Arm:
+    """One way to train."""
+
+    name: str
+    step: Callable[[], object]
+    """One step; returns without having waited for the device."""
+
+
+def stock(
+    scale: int, images: Tensor, labels: Tensor, memory_format: torch.memory_format, compiled: bool
+) -> Callable[[], Tensor]:
+    """Return a step of the stock network."""
+    torch.manual_seed(1)
+    network: torch.nn.Module = StockUNet(scale - 3).to(images.device, memory_format=memory_format)  # type: ignore[call-overload]
+    optimizer = torch.optim.Adam(network.parameters(), lr=1e-3, fused=images.is_cuda)
+    weights = torch.ones(CLASSES, device=images.device)
+    images, truth = images.contiguous(memory_format=memory_format), labels.long()
+
+    def loss_of(x: Tensor, y: Tensor) -> Tensor:
+        with torch.autocast(x.device.type, torch.bfloat16):
+            logits = network(x)
+        return stock_loss(logits, y, weights)
+
+    objective = torch.compile(loss_of) if compiled else loss_of
+
+    def step() -> Tensor:
+        loss = objective(images, truth)
+        loss.backward()  # type: ignore[no-untyped-call]
+        torch.nn.utils.clip_grad_norm_(network.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        return loss.detach()
+
+    return step
+
+
+def ours(scale: int, images: Tensor, labels: Tensor, graph: bool) -> Callable[[], Tensor]:
+    """Return a step of the benchmark's own network, as the trainer takes it."""
+    torch.manual_seed(1)
+    config = RunConfig(problem_scale=scale, local_batch_size=len(images), **SMALL)
+    network = build(config).to(images.device)
+    optimizer = build_optimizer(config, network.parameters())
+    compute = Compute(images.device, torch.zeros(CLASSES, 3, device=images.device), amp=True)
+    learner = Learner(network, optimizer, None, torch.ones(CLASSES, device=images.device), compute)
+    batch = {"image": images, "mask": labels}
+    return lambda: train_step(learner, batch).loss
+
+
+def build_arms(scale: int, batch: int, device: torch.device, wanted: Sequence[str]) -> list[Arm]:
+    """Return the arms whose names start with one of ``wanted`` (all of them if it is empty)."""
+    edge = 2**scale
+    torch.manual_seed(0)
+    images = torch.rand((batch, 3, edge, edge, edge), device=device)
+    labels = torch.randint(0, CLASSES, (batch, edge, edge, edge), device=device).to(torch.uint8)
+    last, plain = torch.channels_last_3d, torch.contiguous_format
+    makers: dict[str, Callable[[], Callable[[], object]]] = {
+        "stock eager, contiguous": lambda: stock(scale, images, labels, plain, compiled=False),
+        "stock eager, channels last": lambda: stock(scale, images, labels, last, compiled=False),
+        "stock compiled, contiguous": lambda: stock(scale, images, labels, plain, compiled=True),
+        "stock compiled, channels last": lambda: stock(scale, images, labels, last, compiled=True),
+        "ours, step by step": lambda: ours(scale, images, labels, graph=False),
+        "ours": lambda: ours(scale, images, labels, graph=True),
+    }
+    return [Arm(name, make()) for name, make in makers.items() if not wanted or name in wanted]
+
+
+def measure(arms: Sequence[Arm], rounds: int, steps: int, device: torch.device) -> dict[str, list[float]]:
+    """Return the milliseconds per step of each arm, one value a round; arms alternate in order.
+
+    An arm's turn begins with one untimed step, which meets the caches and the allocator as they are.
+    """
+    times: dict[str, list[float]] = {arm.name: [] for arm in arms}
+    order = list(arms)
+    for _ in range(rounds):
+        for arm in order:
+            arm.step()
+            times[arm.name].append(_milliseconds(arm.step, steps, device))
+        order.reverse()
+    return times
+
+
+def profile(arm: Arm, steps: int, step_ms: float) -> pd.DataFrame:
+    """Return the device time of each class of kernel, ms a step; what is left of ``step_ms`` is gaps."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as trace:
+        for _ in range(steps):
+            arm.step()
+        torch.cuda.synchronize()
+    classes: dict[str, float] = {}
+    kernels = [event for event in trace.key_averages() if event.self_device_time_total > 0]
+    for event in kernels:
+        name = kernel_class(event.key)
+        classes[name] = classes.get(name, 0.0) + event.self_device_time_total / 1e3 / steps
+    classes["gaps"] = step_ms - sum(classes.values())
+    return pd.DataFrame([{"arm": arm.name, "class": name, "ms": ms} for name, ms in classes.items()])
+
+
+def kernel_class(name: str) -> str:
+    """Return the class of a kernel by its name."""
+    return next((label for label, pattern in KERNEL_CLASSES.items() if re.search(pattern, name)), "other")
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Measure and write the tables."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("output", type=Path, help="folder for step.csv and step_profile.csv")
+    parser.add_argument("--scales", type=int, nargs="+", default=[6, 7, 8])
+    parser.add_argument("--batches", type=int, nargs="+", default=[1])
+    parser.add_argument("--arms", nargs="+", default=[], help="names of arms; default: all")
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--steps", type=int, default=5, help="timed steps a round")
+    parser.add_argument("--device", default="cuda")
+    options = parser.parse_args(arguments)
+    device = torch.device(options.device)
+    torch.backends.cudnn.benchmark = False
+    rows, profiles = [], []
+    for scale in options.scales:
+        for batch in options.batches:
+            rows += _cell(scale, batch, options, device, profiles)
+            atomic.write_text(options.output / "step.csv", pd.DataFrame(rows).to_csv(index=False))
+            if profiles:
+                atomic.write_text(options.output / "step_profile.csv", pd.concat(profiles).to_csv(index=False))
+
+
+def _cell(
+    scale: int, batch: int, options: argparse.Namespace, device: torch.device, profiles: list[pd.DataFrame]
+) -> list[dict[str, object]]:
+    arms, peaks = [], {}
+    for arm in build_arms(scale, batch, device, options.arms):
+        peaks[arm.name] = _peak_gib(arm.step, device)
+        arms.append(arm)
+    best = min(
+        (arm for arm in arms if arm.name.startswith("stock")),
+        key=lambda arm: _milliseconds(arm.step, 2, device),
+        default=arms[0],
+    )
+    again = Arm(f"{best.name} (again)", best.step)
+    times = measure([*arms, again], options.rounds, options.steps, device)
+    made = {key: str(provenance.stamp()[key]) for key in ("commit", "created_at")} | provenance.library_versions()
+    rows: list[dict[str, object]] = []
+    for name, values in times.items():
+        ratios = [base / own for base, own in zip(times[best.name], values, strict=True)]
+        row = {
+            "scale": scale, "batch": batch, "arm": name, "ms": statistics.median(values), "ms_low": min(values), "ms_high": max(values),
+            "speedup": statistics.median(ratios), "speedup_low": min(ratios), "speedup_high": max(ratios),
+            "over": best.name, "peak_gib": peaks.get(name), "rounds": options.rounds, "steps": options.steps,
+            "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU", **made,
+        }  # fmt: skip
+        rows.append(row)
+        print(f"scale {scale} batch {batch} {name:<38}{row['ms']:>9.2f} ms  [{row['ms_low']:.2f}, {row['ms_high']:.2f}]"
+              f"  {row['speedup']:.3f}x [{row['speedup_low']:.3f}, {row['speedup_high']:.3f}]  {row['peak_gib'] or 0:.1f} GiB", flush=True)  # fmt: skip
+    if device.type == "cuda":
+        for arm in arms:
+            table = profile(arm, 3, statistics.median(times[arm.name]))
+            profiles.append(table.assign(scale=scale, batch=batch))
+            print(
+                arm.name,
+                "; ".join(
+                    f"{row['class']} {row.ms:.2f}" for _, row in table.sort_values("ms", ascending=False).iterrows()
+                ),
+            )
+    return rows
+
+
+def _milliseconds(step: Callable[[], object], steps: int, device: torch.device) -> float:
+    if device.type != "cuda":
+        return statistics.mean(_cpu_milliseconds(step) for _ in range(steps))
+    start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+    torch.cuda.synchronize()
+    start.record()
+    for _ in range(steps):
+        step()
+    stop.record()
+    stop.synchronize()
+    return float(start.elapsed_time(stop)) / steps
+
+
+def _cpu_milliseconds(step: Callable[[], object]) -> float:
+    import time
+
+    start = time.perf_counter()
+    step()
+    return (time.perf_counter() - start) * 1e3
+
+
+def _peak_gib(step: Callable[[], object], device: torch.device) -> float | None:
+    """Run two steps, which also compiles and captures; return the peak memory of a third, GiB."""
+    step(), step()
+    if device.type != "cuda":
+        return None
+    gc.collect()
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats(device)
+    step()
+    torch.cuda.synchronize()
+    return torch.cuda.max_memory_allocated(device) / 2**30
+
+
+if __name__ == "__main__":
+    main()
