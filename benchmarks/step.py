@@ -33,6 +33,7 @@ from stock_unet import StockUNet, stock_loss
 from scaffold import atomic, provenance
 from scaffold.config import RunConfig
 from scaffold.model.unet import build
+from scaffold.training.graph import StepGraphs
 from scaffold.training.optimizer import build_optimizer
 from scaffold.training.step import Compute, Learner, train_step
 
@@ -40,15 +41,13 @@ CLASSES = 6
 SMALL = {"n_categories": CLASSES - 1}
 
 KERNEL_CLASSES = {
+    "Inductor": r"^triton_",
     "copy, layout": r"nchwToNhwc|nhwcToNchw|Memcpy|copy_kernel|CatArray|elementwise.*copy|memset|Memset",
-    "ours: norm, ReLU, pool": r"^_?(group_norm|gn_|norm)|scaffold_gn",
-    "ours: loss": r"segmentation",
-    "ours: stem, up, head": r"stem|upsample|pointwise",
-    "optimizer": r"multi_tensor|FusedAdam|fused_adam|adam|lpnorm|LpNorm|squared_norm",
+    "optimizer": r"multi_tensor|FusedAdam|lpnorm|LpNorm|^(squares|rate|update|norm)_?\w*kernel",
     "convolution": r"cudnn|xmma|cutlass|implicit|wgrad|dgrad|fprop|conv|nvjet|gemm",
     "pool": r"max_pool|MaxPool",
-    "norm": r"GroupNorm|RowwiseMoments|ComputeInternalGradients|group_norm",
-    "Inductor": r"^triton_",
+    "norm": r"GroupNorm|RowwiseMoments|ComputeInternalGradients",
+    "ours": r"^[a-z_]+_kernel$",
 }
 
 
@@ -96,7 +95,8 @@ def ours(scale: int, images: Tensor, labels: Tensor, graph: bool) -> Callable[[]
     network = build(config).to(images.device)
     optimizer = build_optimizer(config, network.parameters())
     compute = Compute(images.device, torch.zeros(CLASSES, 3, device=images.device), amp=True)
-    learner = Learner(network, optimizer, None, torch.ones(CLASSES, device=images.device), compute)
+    graphs = StepGraphs.of(network, optimizer, images.device) if graph else StepGraphs.off("not asked for")
+    learner = Learner(network, optimizer, None, torch.ones(CLASSES, device=images.device), compute, graphs)
     batch = {"image": images, "mask": labels}
     return lambda: train_step(learner, batch).loss
 
@@ -141,6 +141,8 @@ def profile(arm: Arm, steps: int, step_ms: float) -> pd.DataFrame:
             arm.step()
         torch.cuda.synchronize()
     classes: dict[str, float] = {}
+    for event in sorted(trace.key_averages(), key=lambda event: -event.self_device_time_total)[:28]:
+        print(f"    {event.self_device_time_total / 1e3 / steps:8.3f} x{event.count // steps:<4} {event.key[:110]}")
     kernels = [event for event in trace.key_averages() if event.self_device_time_total > 0]
     for event in kernels:
         name = kernel_class(event.key)
