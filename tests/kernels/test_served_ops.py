@@ -139,6 +139,7 @@ def test_a_second_rung_gathers_no_second_time(op, monkeypatch):
     gathered = []
     y = function(*arguments, partials=lambda rows: gathered.append(rows.shape[-1]) or rows)
     assert gathered == [3], "the kernels gathered, then failed"
+    assert not ladder._ladders[name].states["compiled"].latched, "a hook is not offered to the compiler"
     assert ladder.served() == {name: {"eager": 1}}
     for _ in range(2):
         y.sum().backward(retain_graph=True)
