@@ -285,10 +285,7 @@ def _gated_gradient(
         offsets = first.to(tl.int64) * C + ((distance * C)[:, None] + channel[None, :])
         pooled_mask = exists[:, None] & channel_exists[None, :]
         largest = _load(dpooled + offsets, pooled_mask, MASKED, HINT)
-        if MASKED:
-            place = tl.load(argmax + offsets, mask=pooled_mask, other=0)
-        else:
-            place = tl.load(argmax + offsets)
+        place = tl.load(argmax + offsets, mask=pooled_mask, other=0) if MASKED else tl.load(argmax + offsets)
         here = place.to(tl.int32)[:, None, :] == tl.arange(0, UNROLL)[None, :, None]
         g += tl.where(here, largest[:, None, :], 0.0)
     # The forward's expression, so that both agree on which side of zero a value lies.

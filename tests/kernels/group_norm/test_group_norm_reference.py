@@ -1,4 +1,4 @@
-"""GroupNorm + ReLU: the contract that every implementation of the seam keeps."""
+"""GroupNorm + ReLU in plain PyTorch: the contract that every implementation keeps."""
 
 import threading
 

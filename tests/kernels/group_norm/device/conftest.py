@@ -1,0 +1,62 @@
+"""Runs the kernels of GroupNorm on a GPU, or in Triton's interpreter."""
+
+import importlib.util
+import warnings
+
+import pytest
+import torch
+
+from scaffold.kernels.group_norm import launch, plan
+
+if importlib.util.find_spec("triton") is None:
+    collect_ignore_glob = ["test_*.py"]
+
+
+@pytest.fixture(scope="session")
+def device():
+    """Where the kernels run; ``cpu`` means the interpreter."""
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+@pytest.fixture(autouse=True)
+def _quiet_interpreter():
+    with warnings.catch_warnings():
+        # NumPy warns of the overflows and invalid values that the tests provoke.
+        warnings.simplefilter("ignore", RuntimeWarning)
+        yield
+
+
+@pytest.fixture
+def tile(monkeypatch):
+    """Lay small tiles: a function of (unroll, programs), for all passes, with one warp and 16 channels a program.
+
+    So a few dozen voxels of a sample have several programs, turns and unfinished tiles.
+    """
+
+    def use(unroll=2, programs=2):
+        choice = plan.Choice(16, unroll, 1, programs)
+
+        def lay(_kernel, problem, _device):
+            blocks = plan.layout(problem, plan.Device(1, 32), choice).blocks
+            return plan.layout(problem, plan.Device(blocks * problem.samples, 32), choice)
+
+        monkeypatch.setattr(launch, "plan", lay)
+        monkeypatch.setattr(launch, "plan_planes", lay)
+        # More partial results than are merged at once.
+        monkeypatch.setattr(plan, "_MERGED_AT_ONCE", 2)
+
+    return use
+
+
+@pytest.fixture
+def launches(monkeypatch):
+    """The names of the kernels launched, in order."""
+    names = []
+    real = launch.run
+
+    def run(kernel, *arguments, **options):
+        names.append(kernel)
+        real(kernel, *arguments, **options)
+
+    monkeypatch.setattr(launch, "run", run)
+    return names
