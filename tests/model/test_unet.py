@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 
 from scaffold.config import RunConfig
-from scaffold.model import blocks
+from scaffold.model import blocks, unet
 from scaffold.model.unet import UNet, build
 
 LAST = torch.channels_last_3d
@@ -62,6 +62,18 @@ def test_state_dict_names_are_stable():
     expected = [*block("encoder.0"), *block("encoder.1"), *up, *block("decoder.0.block"), "head.weight", "head.bias"]
     assert list(net.state_dict()) == expected
     assert not list(net.buffers()), "buffers would have to be broadcast between replicas with unequal batches"
+
+
+def test_logits_are_made_by_the_kernels_convolution(monkeypatch):
+    """The head would be left to the library, with the gradients' rounding and time that this brings."""
+    calls = []
+    real = unet.pointwise_convolution
+    monkeypatch.setattr(
+        unet, "pointwise_convolution", lambda *args, **how: calls.append(args[1:]) or real(*args, **how)
+    )
+    net = network()
+    net(image())
+    assert calls == [(net.head.weight, net.head.bias)]
 
 
 def test_channels_last_from_input_to_logits():

@@ -47,7 +47,7 @@ def plan(inputs: int, outputs: int, rows: int, itemsize: int, multiprocessors: i
         multiprocessors: of the device.
     """
     wide_in, wide_out = (max(16, 1 << (channels - 1).bit_length()) for channels in (inputs, outputs))
-    block = min(128, (8192 if itemsize == 2 else 2048) // wide_in)
+    block = max(16, min(128, (8192 if itemsize == 2 else 2048) // wide_in))
     tiles = -(-rows // block)
     programs = min(tiles, _PROGRAMS_PER_MULTIPROCESSOR * multiprocessors)
     return Launch(wide_in, wide_out, block, programs, -(-tiles // programs), 4, 3)

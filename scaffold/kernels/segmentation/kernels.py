@@ -105,7 +105,7 @@ def sums_kernel(
         log_p, p = _log_softmax(x)
         truth = label[:, None] == classes[None, :]
         weight = tl.load(weights + label, mask=label >= 0, other=0.0)
-        numerator -= tl.where(label >= 0, weight * tl.sum(tl.where(truth, log_p, 0.0), axis=1), 0.0)
+        numerator -= weight * tl.sum(tl.where(truth, log_p, 0.0), axis=1)
         denominator += weight
         overlap += tl.where(truth, p, 0.0)
         total += tl.where(inside[:, None], p, 0.0) + truth.to(tl.float32)
