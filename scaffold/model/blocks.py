@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from scaffold.kernels import group_norm_relu, upsample_concatenate
+from scaffold.kernels import convolution3, group_norm_relu, stem_convolution, upsample_concatenate
+from scaffold.kernels.convolution.stem import MAX_IN_CHANNELS
 
 
 class GroupNormReLU(nn.Module):
@@ -27,6 +28,22 @@ class GroupNormReLU(nn.Module):
         return group_norm_relu(x, self.weight, self.bias, self.groups, self.eps, site=self)
 
 
+class Convolution3(nn.Conv3d):
+    """Convolution 3^3 with padding 1 and no bias; the stem's form if the input has few channels.
+
+    Shape: (N, in_channels, D, H, W) to (N, out_channels, D, H, W).
+    """
+
+    def __init__(self, in_channels: int, out_channels: int) -> None:
+        super().__init__(in_channels, out_channels, kernel_size=3, padding=1, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Convolve ``x``."""
+        if self.in_channels <= MAX_IN_CHANNELS:
+            return stem_convolution(x, self.weight, site=self)
+        return convolution3(x, self.weight)
+
+
 class DoubleBlock(nn.Module):
     """Twice: convolution 3^3 with padding 1 and no bias, GroupNorm, ReLU.
 
@@ -35,9 +52,9 @@ class DoubleBlock(nn.Module):
 
     def __init__(self, in_channels: int, out_channels: int, groups: int) -> None:
         super().__init__()
-        self.conv1 = nn.Conv3d(in_channels, out_channels, kernel_size=3, padding=1, bias=False)
+        self.conv1 = Convolution3(in_channels, out_channels)
         self.norm1 = GroupNormReLU(groups, out_channels)
-        self.conv2 = nn.Conv3d(out_channels, out_channels, kernel_size=3, padding=1, bias=False)
+        self.conv2 = Convolution3(out_channels, out_channels)
         self.norm2 = GroupNormReLU(groups, out_channels)
 
     def forward(self, x: Tensor) -> Tensor:

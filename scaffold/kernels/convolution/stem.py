@@ -20,6 +20,9 @@ OUT_CHANNELS = (16, 32, 64, 128)
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 _LAST = torch.channels_last_3d
 
+_SUM_ROWS, _SUM_BLOCK = 32, 32
+"""Partial sums added at a time, and weights of one program, in the weight gradient's second stage."""
+
 
 def stem_convolution(x: Tensor, weight: Tensor, site: Any = None) -> Tensor:
     """Convolve an image: 3^3, padding 1, stride 1, no bias.
@@ -29,8 +32,8 @@ def stem_convolution(x: Tensor, weight: Tensor, site: Any = None) -> Tensor:
     kernels, and as PyTorch is set to in the library); the output is in channels-last order if ``x`` is, in
     the dtype of the products; the gradient of ``weight`` has the weight's dtype and memory order.
 
-    In the kernels, a value of ``x`` that is not finite makes those of up to one more voxel at either side
-    along W not finite too.
+    In the kernels, a value of ``x`` that is not finite spoils, along W, up to two voxels more at either side than
+    the three whose stencil contains it.
 
     Args:
         x: (N, C, D, H, W), floating.
@@ -98,7 +101,7 @@ def _forward_op(x: Tensor, weight: Tensor, dtype: torch.dtype) -> Tensor:
     with launch_region(OP, on=x):
         from scaffold.kernels.convolution import stem_kernels
 
-        launch = stem_plan.forward_launch(*_sizes(x), dtype != torch.float32, _multiprocessors(x.device))
+        launch = stem_plan.forward_launch(*_sizes(x, weight), dtype != torch.float32, _multiprocessors(x.device))
         grid = (launch.chunks, launch.strips, x.shape[0] * x.shape[2])
         stem_kernels.forward_kernel[grid](
             x, weight, y, *x.shape[2:], *weight.stride(), **_constants(weight, launch, dtype),
@@ -120,7 +123,9 @@ def _backward_op(dy: Tensor, x: Tensor, weight: Tensor) -> Tensor:
     with launch_region(OP, on=x):
         from scaffold.kernels.convolution import stem_kernels
 
-        launch = stem_plan.weight_gradient_launch(*_sizes(x), dy.dtype != torch.float32, _multiprocessors(x.device))
+        launch = stem_plan.weight_gradient_launch(
+            *_sizes(x, weight), dy.dtype != torch.float32, _multiprocessors(x.device)
+        )
         constants = _constants(weight, launch, dy.dtype)
         patch = launch.k_tiles * launch.tile.k_tile
         partials = torch.empty((planes * launch.partials, 2 * weight.shape[0], patch), device=x.device)
@@ -131,9 +136,6 @@ def _backward_op(dy: Tensor, x: Tensor, weight: Tensor) -> Tensor:
             PARTIALS=partials.shape[0], ROWS=_SUM_ROWS, BLOCK=_SUM_BLOCK, num_warps=4,
         )  # fmt: skip
     return gradient
-
-
-_SUM_ROWS, _SUM_BLOCK = 32, 32
 
 
 @_backward_op.register_fake
@@ -155,9 +157,9 @@ def _backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
 _forward_op.register_autograd(_backward, setup_context=_setup_context)
 
 
-def _sizes(x: Tensor) -> tuple[int, int, int, int]:
+def _sizes(x: Tensor, weight: Tensor) -> tuple[int, int, int, int, int]:
     samples, channels, depth, height, width = x.shape
-    return samples * depth, height, width, channels
+    return samples * depth, height, width, channels, weight.shape[0]
 
 
 def _new_output(x: Tensor, weight: Tensor, dtype: torch.dtype) -> Tensor:
@@ -171,10 +173,10 @@ def _constants(weight: Tensor, launch: stem_plan.Launch, dtype: torch.dtype) -> 
     return {
         "C": weight.shape[1], "CO": weight.shape[0], "PAIRS": launch.pairs, "K_TILE": launch.tile.k_tile,
         "K_TILES": launch.k_tiles, "TURNS": launch.turns, "DTYPE": getattr(tl, str(dtype).removeprefix("torch.")),
-        "num_warps": launch.tile.num_warps, "num_stages": launch.tile.num_stages,
+        "num_warps": launch.num_warps, "num_stages": launch.tile.num_stages,
     }  # fmt: skip
 
 
 def _multiprocessors(device: torch.device) -> int:
-    # The interpreter gets few: each program costs it much.
-    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 2
+    # The interpreter gets few: a program's beginning costs it much.
+    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 8

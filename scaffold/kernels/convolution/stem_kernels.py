@@ -73,13 +73,13 @@ def forward_kernel(
     weights = ()
     for part in tl.static_range(K_TILES):
         k = part * K_TILE + tl.arange(0, K_TILE)
-        weights = weights + (_toeplitz(weight, k, s_co, s_ci, s_d, s_h, s_w, C, CO).to(DTYPE),)
+        weights += (_toeplitz(weight, k, s_co, s_ci, s_d, s_h, s_w, C, CO).to(DTYPE),)
     for turn in range(TURNS):
         h = tl.program_id(0) * TURNS + turn
         patches = ()
         for part in tl.static_range(K_TILES):
             k = part * K_TILE + tl.arange(0, K_TILE)
-            patches = patches + (_patches(x, plane, h, k, strip, D, H, W, C, PAIRS).to(DTYPE),)
+            patches += (_patches(x, plane, h, k, strip, D, H, W, C, PAIRS).to(DTYPE),)
         acc = tl.zeros((PAIRS, 2 * CO), dtype=tl.float32)
         for part in tl.static_range(K_TILES):
             acc = tl.dot(patches[part], weights[part], acc, input_precision="ieee")

@@ -25,8 +25,8 @@ class Tile:
     """Time of a program outside its loop, in rows of a strip."""
 
 
-_FORWARD = {"half": Tile(64, 128, 4, 1, 2, 8), "float32": Tile(64, 16, 4, 1, 2, 8)}
-_WEIGHT_GRADIENT = {"half": Tile(64, 128, 8, 2, 2, 8), "float32": Tile(16, 64, 8, 1, 1, 8)}
+_FORWARD = {"half": Tile(64, 128, 4, 1, 2, 8), "float32": Tile(16, 64, 8, 1, 1, 8)}
+_WEIGHT_GRADIENT = {"half": Tile(64, 128, 8, 2, 2, 8), "float32": Tile(16, 128, 8, 1, 1, 8)}
 """By the type in which products are formed."""
 
 
@@ -36,6 +36,7 @@ class Launch:
 
     tile: Tile
     pairs: int
+    num_warps: int
     k_tiles: int
     strips: int
     turns: int
@@ -55,7 +56,9 @@ def window(channels: int) -> int:
 
 
 @functools.cache
-def forward_launch(planes: int, height: int, width: int, channels: int, half: bool, multiprocessors: int) -> Launch:
+def forward_launch(
+    planes: int, height: int, width: int, channels: int, out_channels: int, half: bool, multiprocessors: int
+) -> Launch:
     """Return the launch of the forward kernel.
 
     Args:
@@ -63,24 +66,29 @@ def forward_launch(planes: int, height: int, width: int, channels: int, half: bo
         height: H.
         width: W.
         channels: of the image, 1 to 4.
+        out_channels: a power of 2 from 16 to 128.
         half: products of 16-bit operands, not of float32.
         multiprocessors: of the device.
     """
-    return _launch(_FORWARD["half" if half else "float32"], planes, height, width, channels, multiprocessors)
+    tile = _FORWARD["half" if half else "float32"]
+    return _launch(tile, planes, height, width, channels, out_channels, multiprocessors)
 
 
 @functools.cache
 def weight_gradient_launch(
-    planes: int, height: int, width: int, channels: int, half: bool, multiprocessors: int
+    planes: int, height: int, width: int, channels: int, out_channels: int, half: bool, multiprocessors: int
 ) -> Launch:
     """Return the launch of the weight gradient's first kernel; arguments as of ``forward_launch``.
 
     It decides how the sum over the voxels is grouped, so it must depend on nothing else.
     """
-    return _launch(_WEIGHT_GRADIENT["half" if half else "float32"], planes, height, width, channels, multiprocessors)
+    tile = _WEIGHT_GRADIENT["half" if half else "float32"]
+    return _launch(tile, planes, height, width, channels, out_channels, multiprocessors)
 
 
-def _launch(tile: Tile, planes: int, height: int, width: int, channels: int, multiprocessors: int) -> Launch:
+def _launch(
+    tile: Tile, planes: int, height: int, width: int, channels: int, out_channels: int, multiprocessors: int
+) -> Launch:
     # A product has 16 rows at least.
     pairs = min(tile.pairs, max(16, 1 << ((width + 1) // 2 - 1).bit_length()))
     strips = -(-width // (2 * pairs))
@@ -92,4 +100,7 @@ def _launch(tile: Tile, planes: int, height: int, width: int, channels: int, mul
 
     chunks = min(range(1, height + 1), key=cost)
     turns = -(-height // chunks)
-    return Launch(tile, pairs, -(-TAPS * window(channels) // tile.k_tile), strips, turns, -(-height // turns))
+    # 4 warps would spill registers over products 256 wide.
+    num_warps = tile.num_warps if out_channels <= 64 else 8
+    k_tiles = -(-TAPS * window(channels) // tile.k_tile)
+    return Launch(tile, pairs, num_warps, k_tiles, strips, turns, -(-height // turns))
