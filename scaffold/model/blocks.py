@@ -64,6 +64,14 @@ class DoubleBlock(nn.Module):
         return x
 
 
+class UpsampleConcatenate(nn.ConvTranspose3d):
+    """Transposed convolution 2^3 with stride 2, joined to the skip; parameters are those of ``nn.ConvTranspose3d``."""
+
+    def forward(self, x: Tensor, skip: Tensor) -> Tensor:  # type: ignore[override]
+        """Bring ``x`` to the resolution of ``skip``; return the skip and it along the channels."""
+        return upsample_concatenate(x, self.weight, self.bias, skip, site=self)
+
+
 class UpBlock(nn.Module):
     """One level up: transposed convolution, concatenation with the skip, double convolution.
 
@@ -72,9 +80,9 @@ class UpBlock(nn.Module):
 
     def __init__(self, in_channels: int, groups: int) -> None:
         super().__init__()
-        self.up = nn.ConvTranspose3d(in_channels, in_channels // 2, kernel_size=2, stride=2)
+        self.up = UpsampleConcatenate(in_channels, in_channels // 2, kernel_size=2, stride=2)
         self.block = DoubleBlock(in_channels, in_channels // 2, groups)
 
     def forward(self, x: Tensor, skip: Tensor) -> Tensor:
         """Bring ``x`` to the resolution of ``skip`` and join the two."""
-        return self.block(upsample_concatenate(x, self.up.weight, self.up.bias, skip, site=self))  # type: ignore[no-any-return]
+        return self.block(self.up(x, skip))  # type: ignore[no-any-return]

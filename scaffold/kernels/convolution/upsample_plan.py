@@ -79,7 +79,11 @@ def dense_strides(channels: int, extents: tuple[int, int, int]) -> Strides:
 @lru_cache(maxsize=256)
 def forward_tile(sizes: Sizes, itemsize: int) -> Tile:
     """Plan the forward GEMM: (voxels, 2 C) by (2 C, 8 C)."""
-    return _tile(sizes.cells, 8 * sizes.channels, 2 * sizes.channels, itemsize)
+    C = sizes.channels
+    tile = _tile(sizes.cells, 8 * C, 2 * C, itemsize)
+    # Short sums are limited by memory: programs of half the size, three a multiprocessor, keep more bytes in flight.
+    short = 2 * C <= 256 and tile.block_m == 128
+    return Tile(64, tile.block_n, tile.block_k, 4, tile.num_stages) if short else tile
 
 
 @lru_cache(maxsize=256)
