@@ -135,7 +135,7 @@ class Ladder(Generic[_T]):
         tracing = torch.compiler.is_compiling()
         for rung in self.rungs[:-1]:
             state = self.states[rung.name]
-            proven = not tracing and site is not None and site in state.proven
+            proven = site is not None and site in state.proven
             if (state.latched and not proven) or not self._takes(rung, state, arguments, keywords):
                 continue
             if tracing:

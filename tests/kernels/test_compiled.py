@@ -80,7 +80,7 @@ def test_steady_steps_compile_nothing(compile_with):
     counter, function = compile_with("aot_eager"), compiled.compiled("op", formula)
 
     def steps(count):
-        for extent in list(range(2, 12)) * count:
+        for extent in [2, 3, 4] * count:
             x = torch.ones(extent, requires_grad=True)
             y = checkpoint(function, x, use_reentrant=False)
             y.sum().backward()
@@ -90,7 +90,7 @@ def test_steady_steps_compile_nothing(compile_with):
 
     steps(1)
     forms = counter.frame_count
-    assert forms > 10, "control: gradients and none are two forms"
+    assert forms > 3, "control: gradients and none are two forms"
     steps(3)
     assert counter.frame_count == forms
 

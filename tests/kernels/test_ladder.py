@@ -1,6 +1,8 @@
 """The ladder: which rung serves a call, what counts as its failure, and what is never swallowed."""
 
 import logging
+from contextlib import nullcontext
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -119,6 +121,17 @@ def test_a_failed_kernel_is_told_once_and_not_tried_again(op, caplog):
     assert record.levelno == logging.WARNING
     for part in ("test_op", "fast", "ptxas exited with 255", f"{SWITCH}=0"):
         assert part in record.getMessage()
+
+
+def test_the_failure_of_a_site_that_kept_its_rung_is_not_told_again(op, caplog):
+    """It is the same kernel; each module of a network would add a line."""
+    block = Block(op)
+    block(ones())
+    op.failure = RuntimeError("no")
+    op(ones())
+    block(ones())
+    assert op.served == {"fast": 1, "plain": 2}
+    assert len(caplog.records) == 1
 
 
 def test_a_site_that_was_served_keeps_its_rung(op):
@@ -356,17 +369,34 @@ def test_without_gradients(op, mode):
     assert op.served == {"fast": 2, "plain": 1}
 
 
-@pytest.mark.parametrize("rung", ["fast", "plain"])
-def test_a_compiled_region_holds_the_rung_without_a_graph_break(op, rung, monkeypatch):
-    """A break at each operation would undo what the region was compiled for; a count would recompile at each call."""
-    monkeypatch.setenv(SWITCH, "1" if rung == "fast" else "0")
+@pytest.mark.parametrize("decline", [None, "too small"])
+def test_a_compiled_region_holds_the_rung_without_a_graph_break(op, decline):
+    """A break would undo what the region was compiled for; a record that it reads would recompile it at each change."""
+    op.decline = decline
     counter = torch._dynamo.testing.CompileCounterWithBackend("aot_eager")
-    block = torch.compile(Block(op), fullgraph=True, backend=counter)
+    block = Block(op)
+    region = torch.compile(block, fullgraph=True, backend=counter)
     for _ in range(3):
         x = ones(grad=True)
-        block(x).sum().backward()
+        region(x).sum().backward()
         assert torch.equal(x.grad, 8 * ones())
+        assert ladder.served() == ladder.refusals() == {}
+        op.ladder(ones(), site=block)
+        ladder.reset()
     assert counter.frame_count == 1
     targets = {str(node.target) for node in counter.graphs[0].graph.nodes}
-    assert any("autograd_function" in target for target in targets) == (rung == "fast")
-    assert op.served == {}
+    assert any("autograd_function" in target for target in targets) == (decline is None)
+
+
+def test_a_launch_goes_to_the_device_of_its_tensors(monkeypatch):
+    """Triton launches on the current device, where the tensors' addresses mean nothing."""
+    entered = []
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "device", lambda device: entered.append(device.index) or nullcontext())
+    for index in (0, 1):
+        tensor = SimpleNamespace(is_cuda=True, get_device=lambda index=index: index, device=torch.device("cuda", index))
+        with launch_region("test_op", on=tensor):
+            pass
+    assert entered == [1]
+    with launch_region("test_op", on=ones()):
+        assert entered == [1], "on a CPU there is nothing to go to"

@@ -120,14 +120,26 @@ def test_a_compiled_region_holds_the_kernels_themselves(op):
     assert ladder.served() == {}
 
 
+@pytest.mark.parametrize("op", ["group_norm_relu", "group_norm_relu_pool"], indirect=True)
+def test_a_users_error_is_none_of_the_compiler(op, monkeypatch):
+    """Dynamo words any error in what it traces as its own, and would be switched off for it."""
+    name, function, (*tensors, _), _ = op
+    monkeypatch.setenv("SCAFFOLD_GROUPNORM_COMPILE", "1")
+    with pytest.raises(RuntimeError, match="divisible"):
+        function(*tensors, 3)
+    assert not ladder._ladders[name].states["compiled"].latched
+
+
 @pytest.mark.parametrize("op", ["group_norm_relu"], indirect=True)
 def test_a_second_rung_gathers_no_second_time(op, monkeypatch):
     """The other ranks take part in one gathering; a second would wait for them for ever."""
     name, function, arguments, _ = op
+    monkeypatch.setenv("SCAFFOLD_GROUPNORM_COMPILE", "1")
     monkeypatch.setattr(launch, "moments", lambda x, groups, planes: torch.ones(1, x.shape[2], groups, 3))
     gathered = []
     y = function(*arguments, partials=lambda rows: gathered.append(rows.shape[-1]) or rows)
     assert gathered == [3], "the kernels gathered, then failed"
+    assert not ladder._ladders[name].states["compiled"].latched, "a hook is not offered to the compiler"
     assert ladder.served() == {name: {"eager": 1}}
     for _ in range(2):
         y.sum().backward(retain_graph=True)

@@ -42,4 +42,5 @@ def test_rank_0_tells_what_serves_and_why(monkeypatch, caplog):
     assert "rank 2" in warned
     caplog.clear()
     served.tell({"calls": {}, "differing_ranks": []}, Solo())
+    ThreadTeam.run(2, lambda team: team.rank and served.tell({"calls": EAGER, "differing_ranks": [2]}, team))
     assert not caplog.records

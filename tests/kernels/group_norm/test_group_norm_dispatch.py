@@ -8,6 +8,7 @@ import pytest
 import torch
 from norm_cases import LAST, channels_last, make_case
 
+from scaffold.kernels import refusals
 from scaffold.kernels.group_norm import launch, op
 
 SHAPE = (2, 16, 2, 4, 4)
@@ -15,8 +16,8 @@ SHAPE = (2, 16, 2, 4, 4)
 
 @pytest.fixture(autouse=True)
 def _as_if_interpreted(monkeypatch):
-    monkeypatch.setattr(op, "_interpreted", lambda: True)
-    monkeypatch.setattr(op, "_HAS_TRITON", True)
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    monkeypatch.setattr(refusals, "_HAS_TRITON", True)
 
 
 def case(x=lambda x: x, weight=lambda w: w, groups=4, shape=SHAPE, **options):
@@ -41,7 +42,7 @@ REFUSED = {
     "empty": case(shape=(0, 16, 2, 2, 2)),
     "window": case(shape=(1, 16, 2, 1, 2), pool=True),
     "too many channels": case(shape=(1, 2**14, 1, 1, 2), groups=1),
-    "subclasses": case(x=lambda x: x.as_subclass(Subclass)),
+    "subclass": case(x=lambda x: x.as_subclass(Subclass)),
     "on meta and": case(weight=lambda w: w.to("meta")),
 }
 
@@ -74,10 +75,10 @@ def test_transforms_and_machines_without_a_gpu_or_triton_are_declined(monkeypatc
 
     torch.func.grad(call)(x)
     assert "functorch" in reasons[0]
-    monkeypatch.setattr(op, "_HAS_TRITON", False)
+    monkeypatch.setattr(refusals, "_HAS_TRITON", False)
     assert "not installed" in op.declines(x, weight, bias, 4)
-    monkeypatch.setattr(op, "_interpreted", lambda: False)
-    assert "not on a GPU" in op.declines(x, weight, bias, 4)
+    monkeypatch.delenv("TRITON_INTERPRET")
+    assert "not on a CUDA or HIP device" in op.declines(x, weight, bias, 4)
 
 
 def test_nothing_is_launched_for_a_declined_call(monkeypatch):
