@@ -22,10 +22,12 @@ import pandas as pd
 from scaffold import atomic, provenance
 from scaffold.config import Job, Study, dataset_name, library_name
 
-ARMS: dict[str, dict[str, str]] = {
-    "ours": {},
-    "stock": {},
-}
+SWITCHES = (
+    "SCAFFOLD_GROUPNORM_TRITON", "SCAFFOLD_GROUPNORM_COMPILE", "SCAFFOLD_STEM_TRITON", "SCAFFOLD_UPSAMPLE_TRITON",
+    "SCAFFOLD_POINTWISE_TRITON", "SCAFFOLD_SEGMENTATION_TRITON", "SCAFFOLD_ADAM_TRITON", "SCAFFOLD_CUDA_GRAPH",
+)  # fmt: skip
+
+ARMS: dict[str, dict[str, str]] = {"ours": {}, "stock": dict.fromkeys(SWITCHES, "0")}
 """Environment of each arm, laid over the process's own."""
 
 
@@ -88,9 +90,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         made = {key: str(provenance.stamp()[key]) for key in ("commit",)} | provenance.library_versions()
         atomic.write_text(options.output / "end_to_end.csv", pd.concat(tables).assign(**made).to_csv(index=False))
     for arm, table in zip(options.arms, tables, strict=True):
-        last = table.iloc[-1]
-        print(f"{arm}: {len(table)} epochs, validation Dice {last['val_dice']:.4f}, "
-              f"{table['epoch_duration'].sum():.1f} s in epochs, {table['minibatch_duration'].median() * 1e3:.2f} ms a step")  # fmt: skip
+        dice, epochs_s = table["val_dice"].iloc[-1], table["epoch_duration"].sum()
+        step_ms = table["minibatch_duration"].median() * 1e3
+        print(f"{arm}: {len(table)} epochs, validation Dice {dice:.4f}, {epochs_s:.1f} s, {step_ms:.2f} ms a step")
 
 
 if __name__ == "__main__":

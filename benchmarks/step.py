@@ -15,10 +15,12 @@ from __future__ import annotations
 
 import argparse
 import gc
+import math
 import re
 import statistics
 import sys
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -43,7 +45,7 @@ SMALL = {"n_categories": CLASSES - 1}
 KERNEL_CLASSES = {
     "Inductor": r"^triton_",
     "copy, layout": r"nchwToNhwc|nhwcToNchw|Memcpy|copy_kernel|CatArray|elementwise.*copy|memset|Memset",
-    "optimizer": r"multi_tensor|FusedAdam|lpnorm|LpNorm|^(squares|rate|update|norm)_?\w*kernel",
+    "optimizer": r"multi_tensor|FusedAdam|lpnorm|LpNorm|^(norm|scalars|update)_kernel$",
     "convolution": r"cudnn|xmma|cutlass|implicit|wgrad|dgrad|fprop|conv|nvjet|gemm",
     "pool": r"max_pool|MaxPool",
     "norm": r"GroupNorm|RowwiseMoments|ComputeInternalGradients",
@@ -101,8 +103,8 @@ def ours(scale: int, images: Tensor, labels: Tensor, graph: bool) -> Callable[[]
     return lambda: train_step(learner, batch).loss
 
 
-def build_arms(scale: int, batch: int, device: torch.device, wanted: Sequence[str]) -> list[Arm]:
-    """Return the arms whose names start with one of ``wanted`` (all of them if it is empty)."""
+def build_arms(scale: int, batch: int, device: torch.device, wanted: Sequence[str]) -> Iterator[Arm]:
+    """Yield the arms named in ``wanted`` (all of them if it is empty), each built when it is asked for."""
     edge = 2**scale
     torch.manual_seed(0)
     images = torch.rand((batch, 3, edge, edge, edge), device=device)
@@ -116,7 +118,9 @@ def build_arms(scale: int, batch: int, device: torch.device, wanted: Sequence[st
         "ours, step by step": lambda: ours(scale, images, labels, graph=False),
         "ours": lambda: ours(scale, images, labels, graph=True),
     }
-    return [Arm(name, make()) for name, make in makers.items() if not wanted or name in wanted]
+    for name, make in makers.items():
+        if not wanted or name in wanted:
+            yield Arm(name, make())
 
 
 def measure(arms: Sequence[Arm], rounds: int, steps: int, device: torch.device) -> dict[str, list[float]]:
@@ -141,8 +145,6 @@ def profile(arm: Arm, steps: int, step_ms: float) -> pd.DataFrame:
             arm.step()
         torch.cuda.synchronize()
     classes: dict[str, float] = {}
-    for event in sorted(trace.key_averages(), key=lambda event: -event.self_device_time_total)[:28]:
-        print(f"    {event.self_device_time_total / 1e3 / steps:8.3f} x{event.count // steps:<4} {event.key[:110]}")
     kernels = [event for event in trace.key_averages() if event.self_device_time_total > 0]
     for event in kernels:
         name = kernel_class(event.key)
@@ -181,9 +183,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def _cell(
     scale: int, batch: int, options: argparse.Namespace, device: torch.device, profiles: list[pd.DataFrame]
 ) -> list[dict[str, object]]:
-    arms, peaks = [], {}
-    for arm in build_arms(scale, batch, device, options.arms):
-        peaks[arm.name] = _peak_gib(arm.step, device)
+    arms: list[Arm] = []
+    peaks: dict[str, float] = {}
+    builder = build_arms(scale, batch, device, options.arms)
+    while (built := _with_peak(builder, device)) is not None:
+        arm, peaks[built[0].name] = built
         arms.append(arm)
     best = min(
         (arm for arm in arms if arm.name.startswith("stock")),
@@ -197,14 +201,17 @@ def _cell(
     for name, values in times.items():
         ratios = [base / own for base, own in zip(times[best.name], values, strict=True)]
         row = {
-            "scale": scale, "batch": batch, "arm": name, "ms": statistics.median(values), "ms_low": min(values), "ms_high": max(values),
+            "scale": scale, "batch": batch, "arm": name,
+            "ms": statistics.median(values), "ms_low": min(values), "ms_high": max(values),
             "speedup": statistics.median(ratios), "speedup_low": min(ratios), "speedup_high": max(ratios),
             "over": best.name, "peak_gib": peaks.get(name), "rounds": options.rounds, "steps": options.steps,
             "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU", **made,
         }  # fmt: skip
         rows.append(row)
-        print(f"scale {scale} batch {batch} {name:<38}{row['ms']:>9.2f} ms  [{row['ms_low']:.2f}, {row['ms_high']:.2f}]"
-              f"  {row['speedup']:.3f}x [{row['speedup_low']:.3f}, {row['speedup_high']:.3f}]  {row['peak_gib'] or 0:.1f} GiB", flush=True)  # fmt: skip
+        spread = f"[{row['ms_low']:.2f}, {row['ms_high']:.2f}]"
+        ratio = f"{row['speedup']:.3f}x [{row['speedup_low']:.3f}, {row['speedup_high']:.3f}]"
+        memory = f"  {peaks[name]:.1f} GiB" if peaks.get(name) else ""
+        print(f"scale {scale} batch {batch} {name:<38}{row['ms']:>9.2f} ms {spread}  {ratio}{memory}", flush=True)
     if device.type == "cuda":
         for arm in arms:
             table = profile(arm, 3, statistics.median(times[arm.name]))
@@ -232,24 +239,25 @@ def _milliseconds(step: Callable[[], object], steps: int, device: torch.device) 
 
 
 def _cpu_milliseconds(step: Callable[[], object]) -> float:
-    import time
-
     start = time.perf_counter()
     step()
     return (time.perf_counter() - start) * 1e3
 
 
-def _peak_gib(step: Callable[[], object], device: torch.device) -> float | None:
-    """Run two steps, which also compiles and captures; return the peak memory of a third, GiB."""
-    step(), step()
-    if device.type != "cuda":
+def _with_peak(builder: Iterator[Arm], device: torch.device) -> tuple[Arm, float] | None:
+    """Build the next arm and take three steps, which also compile and capture; return it and its peak memory, GiB."""
+    gpu = device.type == "cuda"
+    if gpu:
+        gc.collect()
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats(device)
+    before = torch.cuda.memory_allocated(device) if gpu else 0
+    arm = next(builder, None)
+    if arm is None:
         return None
-    gc.collect()
-    torch.cuda.empty_cache()
-    torch.cuda.reset_peak_memory_stats(device)
-    step()
-    torch.cuda.synchronize()
-    return torch.cuda.max_memory_allocated(device) / 2**30
+    for _ in range(3):
+        arm.step()
+    return arm, (torch.cuda.max_memory_allocated(device) - before) / 2**30 if gpu else math.nan
 
 
 if __name__ == "__main__":
