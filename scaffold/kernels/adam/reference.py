@@ -73,8 +73,11 @@ def eager(tensors: AdamTensors, rate: Rate, settings: Settings) -> None:
     coefficient = (settings.max_norm / (get_total_norm(tensors.gradients) + 1e-6)).clamp(max=1.0)
     torch._foreach_mul_(tensors.gradients, coefficient)
     on_gpu = coefficient.is_cuda
+    lists = tensors[:4]
+    # The fused form takes only tensors of one order in memory, and says so by failing.
+    fused = on_gpu and all(len({tensor.stride() for tensor in group}) == 1 for group in zip(*lists, strict=True))
     adam(
-        *tensors[:4], [], tensors.steps,
+        *lists, [], tensors.steps,
         lr=rate.device.float() if on_gpu else rate.host, beta1=settings.beta1, beta2=settings.beta2, eps=settings.eps,
-        weight_decay=0.0, amsgrad=False, maximize=False, capturable=on_gpu, fused=on_gpu or None,
+        weight_decay=0.0, amsgrad=False, maximize=False, capturable=on_gpu, fused=fused,
     )  # fmt: skip

@@ -23,13 +23,11 @@ class Tile:
     """That run at once."""
     overhead: int = 8
     """Time of a program outside its loop, in rows of a strip."""
-    max_registers: int | None = None
-    """A thread, where the compiler would take more and fewer programs would run at once; NVIDIA only."""
 
 
-_FORWARD = {"half": Tile(64, 64, 4, 2, 3, max_registers=168), "float32": Tile(16, 64, 8, 1, 1)}
-_WEIGHT_GRADIENT = {"half": Tile(32, 128, 8, 1, 2, max_registers=128), "float32": Tile(16, 128, 8, 1, 1)}
-"""By the type in which products are formed: the fastest of 14 and 11 on an H200, at 128^3 and 256^3."""
+_FORWARD = {"half": Tile(64, 64, 4, 1, 2), "float32": Tile(16, 64, 8, 1, 1)}
+_WEIGHT_GRADIENT = {"half": Tile(32, 128, 8, 1, 2), "float32": Tile(16, 128, 8, 1, 1)}
+"""By the type in which products are formed: the fastest of 14 and 11 on an H200, at 128^3 and 256^3, that spill no register."""
 
 
 @dataclass(frozen=True)

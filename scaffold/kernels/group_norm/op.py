@@ -265,14 +265,19 @@ _pool_op.register_autograd(_backward, setup_context=_setup_context)
 
 
 class _BlockGroupNormReLU(torch.autograd.Function):
-    """The operation on one block of a sample: moments of planes are merged in global order by the kernels."""
+    """The operation on one block of a sample.
+
+    What the blocks share is merged here, in float64 and then rounded, so that it does not matter in which order
+    PyTorch adds: that depends on how many planes a block has.
+    """
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, groups: int, eps: float, partials: Gather) -> Tensor:
         N, _, D, _, _ = x.shape
-        of_planes = reference.merge(launch.moments(x, groups, planes=True))
-        moments = partials(of_planes.view(N, D, groups, 3).transpose(0, 1).contiguous())
-        result = launch.normalise(x, weight, bias, moments.contiguous(), groups, eps)
+        of_planes = reference.merge(launch.moments(x, groups, planes=True).double()).float()
+        rows = partials(of_planes.view(N, D, groups, 3).transpose(0, 1).contiguous())
+        moments = reference.merge(rows.double()).float()
+        result = launch.normalise(x, weight, bias, moments[None].contiguous(), groups, eps)
         ctx.save_for_backward(x, weight, bias, result.statistics)
         ctx.groups, ctx.partials = groups, partials
         return result.y
@@ -284,8 +289,9 @@ class _BlockGroupNormReLU(torch.autograd.Function):
         N, _, D, _, _ = x.shape
         incoming = _incoming(gradients[0], None, None)
         sums = launch.gradient_sums(incoming, x, weight, bias, statistics, ctx.groups, planes=True)
-        of_planes = sums.of_groups.sum(0).view(N, D, ctx.groups, 2).transpose(0, 1).contiguous()
-        sums = sums._replace(of_groups=ctx.partials(of_planes).contiguous())
+        of_planes = sums.of_groups.sum(0, dtype=torch.float64).float()
+        rows = ctx.partials(of_planes.view(N, D, ctx.groups, 2).transpose(0, 1).contiguous())
+        sums = sums._replace(of_groups=rows.sum(0, keepdim=True, dtype=torch.float64).float())
         return (*launch.input_gradient(incoming, x, weight, bias, statistics, sums, ctx.groups), None, None, None)
 
 

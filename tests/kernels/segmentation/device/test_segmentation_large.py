@@ -49,7 +49,7 @@ def test_thousands_of_tiles_against_float64(classes, layout, dtype):
     exact = logits.double().requires_grad_()
     right = reference.eager(exact, labels, weights.double())
     (right_gradient,) = torch.autograd.grad(right, exact, cotangent.double())
-    torch.testing.assert_close(sums.double(), right.detach(), rtol=3e-6, atol=0)
+    torch.testing.assert_close(sums.double(), right.detach(), rtol=1e-5, atol=0)
     # Rounded to nearest: half a unit in the last place of each value.
     tolerance = {torch.bfloat16: 2**-8, torch.float16: 2**-11, torch.float32: 4e-6}[dtype]
     torch.testing.assert_close(gradient.double(), right_gradient, rtol=1.01 * tolerance, atol=2e-6)
@@ -74,7 +74,7 @@ def test_offsets_beyond_32_bits(layout):
         op.triton(a.contiguous(memory_format=layout), b.contiguous(), weights).double()
         for a, b in zip(logits.split(100, 2), labels.split(100, 1), strict=True)
     ]
-    torch.testing.assert_close(sums.double(), sum(parts), rtol=3e-6, atol=0)
+    torch.testing.assert_close(sums.double(), sum(parts), rtol=1e-5, atol=0)
 
 
 def step(logits, labels, weights):

@@ -39,7 +39,7 @@ def test_production_size_under_autocast(inputs, outputs, dtype):
         torch.testing.assert_close(mine.double(), exact, rtol=torch.finfo(dtype).eps, atol=1e-5, msg=name)
     for name, mine, exact in zip(("weight", "bias"), ours[2:], right[2:], strict=True):
         assert mine.dtype == torch.float32
-        assert relative_error(mine, exact) < 1e-5, name
+        assert relative_error(mine, exact) < 3e-5, name
     first = ours
     for _ in range(20):
         with torch.autocast("cuda", dtype):
