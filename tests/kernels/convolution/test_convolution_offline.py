@@ -64,8 +64,8 @@ def test_larger_tile_needs_more_registers_than_there_are():
 
 def test_image_is_loaded_two_values_at_a_time(compiled):
     """Windows would start at odd offsets, and take twice as many loads, which the forward pass is bound by."""
-    pairs, k_tile = 64, 64
-    loads = pairs * k_tile // (128 * 2)
+    pairs, windows_of_16, threads = 64, 8, 128
+    loads = pairs * windows_of_16 * 16 // (threads * 2)
     assert len(re.findall(r"ld\.global\.v2", compiled["forward_kernel"].asm["ptx"])) == loads
     # Control: a width that is no multiple of 2 must not be loaded so.
     odd = compile_offline(*specify("forward_kernel"), divisible=("D", "H"))
