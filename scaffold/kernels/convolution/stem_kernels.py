@@ -34,7 +34,7 @@ def _patches(x, plane, h, k, strip, D, H, W, C: tl.constexpr, PAIRS: tl.constexp
     pair = strip * PAIRS + tl.arange(0, PAIRS)
     column = pair[:, None] * (2 * C) + (k % WINDOW - (C + LEAD))[None, :]
     # One comparison for both ends: a negative column is a large unsigned one.
-    mask = there[None, :] & (column.to(tl.uint32) < (W * C).to(tl.uint32))
+    mask = there[None, :] & (column.to(tl.uint32) < tl.cast(W * C, tl.uint32))
     rows = x + plane.to(tl.int64) * (H * W * C) + (((tap // 3 - 1) * H + height) * (W * C))[None, :]
     return tl.load(rows + column, mask=mask, other=0.0)
 

@@ -104,3 +104,10 @@ def test_compiles_for_an_mi300(name):
     asm = triton.compile(source, target=GPUTarget("hip", "gfx942", 64), options=options).asm["amdgcn"]
     assert "v_mfma" in asm
     assert int(re.search(r"\.vgpr_spill_count:\s*(\d+)", asm)[1]) == 0
+
+
+@pytest.mark.parametrize("extent", ["D", "H", "W"])
+@pytest.mark.parametrize("name", KERNELS)
+def test_compiles_for_an_extent_of_one(name, extent):
+    """A launch hands the number 1 over as a constant, which has no ``.to``; the interpreter does not."""
+    compile_offline(*specify(name, half=False, out_channels=16, **{extent: 1}))
