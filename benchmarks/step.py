@@ -8,7 +8,8 @@ clipping, fused Adam, cuDNN autotune off, the same random images and labels. Arm
 order that is reversed from round to round; the last arm is the best stock one again: how far its ratio is
 from 1 says how far a ratio can be trusted.
 
-Writes `step.csv` (times, ratios, peak memory) and `step_profile.csv` (device time by class of kernel).
+Writes `step.csv` (times, ratios, peak memory) and `step_profile.csv` (device time by class of kernel); rows of
+other scales and batch sizes that are there already stay.
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ def stock(
             logits = network(x)
         return stock_loss(logits, y, weights)
 
-    objective = torch.compile(loss_of) if compiled else loss_of
+    objective = torch.compile(loss_of, dynamic=False) if compiled else loss_of
 
     def step() -> Tensor:
         loss = objective(images, truth)
@@ -171,13 +172,25 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     device = torch.device(options.device)
     torch.backends.cudnn.benchmark = False
-    rows, profiles = [], []
     for scale in options.scales:
         for batch in options.batches:
-            rows += _cell(scale, batch, options, device, profiles)
-            atomic.write_text(options.output / "step.csv", pd.DataFrame(rows).to_csv(index=False))
+            # The compiler would take the next size for a reason to compile for any size.
+            torch.compiler.reset()
+            profiles: list[pd.DataFrame] = []
+            rows = _cell(scale, batch, options, device, profiles)
+            _replace(options.output / "step.csv", pd.DataFrame(rows))
             if profiles:
-                atomic.write_text(options.output / "step_profile.csv", pd.concat(profiles).to_csv(index=False))
+                _replace(options.output / "step_profile.csv", pd.concat(profiles))
+
+
+def _replace(path: Path, table: pd.DataFrame) -> None:
+    """Put the rows of one scale and batch size into a table, in the place of earlier ones."""
+    if path.exists():
+        before = pd.read_csv(path)
+        cell = table.iloc[0][["scale", "batch"]]
+        others = before[(before["scale"] != cell["scale"]) | (before["batch"] != cell["batch"])]
+        table = pd.concat([others, table]).sort_values(["scale", "batch"], kind="stable")
+    atomic.write_text(path, table.to_csv(index=False))
 
 
 def _cell(
