@@ -151,7 +151,7 @@ def test_operator_registration_is_sound(device):
 MUTATIONS = {
     "window one voxel late": ("(k % WINDOW - (C + LEAD))", "(k % WINDOW - LEAD)"),
     "depth unchecked": ("(depth >= 0) & (depth < D)", "(depth >= -1) & (depth < D)"),
-    "row's end unchecked": ("(column.to(tl.uint32) < (W * C)", "(column.to(tl.uint32) < (W * C + C)"),
+    "row's end unchecked": ("< tl.cast(W * C, ", "< tl.cast(W * C + C, "),
     "weights of one voxel only": ("value[:, None] // C - voxel[None, :]", "value[:, None] // C - 0 * voxel[None, :]"),
     "last rows dropped": ("mask = (h < H)", "mask = (h < H - 1)"),
     "second voxel's share dropped": ("acc += tl.load(rows + second[None, :], mask=mask, other=0.0)\n", "pass\n"),
