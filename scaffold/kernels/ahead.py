@@ -32,17 +32,17 @@ def compile_ahead(names: Sequence[str], device: torch.device, sizes: Sizes) -> N
 
     Args:
         names: workloads.
-        device: CUDA or HIP.
+        device: the benchmark's.
         sizes: which cases.
     """
-    processes = min(MOST_PROCESSES, len(os.sched_getaffinity(0)))
-    if processes == 1:
-        return
     from scaffold.kernels import bench
 
     tasks = [
         (name, device, sizes, number) for name in names for number in range(len(bench.recipes(name, device, sizes)))
     ]
+    processes = min(MOST_PROCESSES, len(tasks), len(os.sched_getaffinity(0)))
+    if processes < 2:
+        return
     try:
         with ProcessPoolExecutor(processes, get_context("spawn"), _one_compiler) as pool:
             failures = [failure for failure in pool.map(compile_case, *zip(*tasks, strict=True)) if failure]
@@ -72,7 +72,8 @@ def _run_arms(name: str, device: torch.device, sizes: Sizes, number: int) -> Non
     for arm in case.arms:
         if arm.compiles:
             arm.run()
-    torch.cuda.synchronize(device)
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
 
 
 def _one_compiler() -> None:

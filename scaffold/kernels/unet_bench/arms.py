@@ -22,14 +22,15 @@ def dtype_on(device: torch.device) -> torch.dtype:
 def activation(channels: int, edge: int, device: torch.device) -> Tensor:
     """Return a random (1, channels, edge, edge, edge) in channels-last order."""
     shape = (1, channels, edge, edge, edge)
-    empty: Tensor = torch.empty(shape, dtype=dtype_on(device), device=device, memory_format=LAST)
-    return empty.normal_()
+    tensor = torch.empty(shape, dtype=dtype_on(device), device=device, memory_format=LAST)
+    tensor.normal_()
+    return tensor
 
 
 def filters(shape: tuple[int, ...], fan_in: int, device: torch.device) -> Tensor:
     """Return a random weight in channels-last order, by which unit variance stays unit variance."""
-    weight = torch.randn(shape, device=device) / fan_in**0.5
-    return weight.to(dtype_on(device), memory_format=LAST)
+    weight: Tensor = torch.randn(shape, device=device) / fan_in**0.5
+    return weight.to(dtype=dtype_on(device), memory_format=LAST)
 
 
 class Backward:
