@@ -327,7 +327,10 @@ def measure_ceilings(device: torch.device) -> Ceilings:
     finally:
         torch.set_float32_matmul_precision(precision)
     flops = 2 * size**3
-    return Ceilings(2 * source.nbytes / copy, flops / product, flops / median(tensor_times), flops / narrow)
+    return Ceilings(
+        bytes_per_s=2 * source.nbytes / copy, flops_per_s=flops / product,
+        tensor_flops_per_s=flops / median(tensor_times), bfloat16_flops_per_s=flops / narrow,
+    )  # fmt: skip
 
 
 def device_name(device: torch.device) -> str:

@@ -164,6 +164,7 @@ def test_every_operation_of_the_network_runs_small_on_a_gpu(caplog):
     assert all(row.graph_calls > 0 for row in rows if row.workload != "clipped_adam")
     assert all(row.rms_error < 1e-2 for row in rows)
     assert "triton" in {row.arm for row in rows}
+    assert rows[0].bfloat16_tflop_per_s > rows[0].float32_tflop_per_s
     assert not [record for record in caplog.records if record.levelname == "WARNING"]
 
 

@@ -14,7 +14,7 @@ rule bench_kernels:
     resources:
         tasks=1,
         gpu=1,
-        # Each of the processes that compile ahead takes about 3 GB.
+        # For the processes that compile ahead, each with PyTorch and a GPU context.
         cpus_per_task=8,
         mem_mb=48000,
         runtime=30,

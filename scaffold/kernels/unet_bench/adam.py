@@ -47,7 +47,7 @@ def _case(network: Network, device: torch.device) -> Case:
     exact = functools.cache(partial(_exact, gradients, rate))
     stock_tensors = _tensors(gradients)
     by_stock = _stock(stock_tensors)
-    arm = ours("clipped_adam", lambda: by_kernels)
+    arm = ours("clipped_adam", by_kernels)
     arms = [
         replace(arm, check=_from_start(by_kernels, tensors, gradients)),
         Arm("stock", by_stock, check=_from_start(by_stock, stock_tensors, gradients)),

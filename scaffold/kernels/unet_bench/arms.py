@@ -34,7 +34,7 @@ def filters(shape: tuple[int, ...], fan_in: int, device: torch.device) -> Tensor
 
 
 class Backward:
-    """The backward pass of a formula, whose forward pass is made once, here.
+    """The backward pass of a formula, whose forward pass is made once, by the first call.
 
     Args:
         formula: of the operands.
@@ -43,26 +43,26 @@ class Backward:
     """
 
     def __init__(self, formula: Callable[..., Result], operands: Sequence[Tensor], incoming: Sequence[Tensor]) -> None:
+        self._formula, self._incoming = formula, tuple(incoming)
         self._leaves = [operand.detach().requires_grad_() for operand in operands]
-        results = formula(*self._leaves)
-        self._results = results if isinstance(results, tuple) else (results,)
-        self._incoming = tuple(incoming)
+        self._results: tuple[Tensor, ...] = ()
 
     def __call__(self) -> tuple[Tensor, ...]:
         """Return the gradients of the operands."""
+        if not self._results:
+            results = self._formula(*self._leaves)
+            self._results = results if isinstance(results, tuple) else (results,)
         return torch.autograd.grad(self._results, self._leaves, self._incoming, retain_graph=True)
 
 
-def ours(operation: str, make: Callable[[], Callable[[], Result]]) -> Arm:
-    """Return the arm of one of our operations, named as the rung that serves it.
+def ours(operation: str, run: Callable[[], Result]) -> Arm:
+    """Return the arm of one of our operations, named as the rung that serves it; ``run`` is run once.
 
     Args:
         operation: name of its ladder.
-        make: makes the function to be timed.
+        run: what is timed.
     """
     before = ladder.served().get(operation, {})
-    run = make()
-    # A forward pass has served nothing before its first run.
     run()
     served = ladder.served()[operation]
     name = next(rung for rung, count in served.items() if count != before.get(rung, 0))

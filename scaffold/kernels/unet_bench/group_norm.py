@@ -101,12 +101,12 @@ def _forward_case(site: Norm, device: torch.device, compiled: bool) -> Case:
     formula, stock, stock_plain = operands.formula, _stock(site, LAST), _stock(site, _PLAIN)
     last, plain = operands.all, operands.contiguous
     arms = [
-        ours(_operation(site), lambda: lambda: formula(*last)),
+        ours(_operation(site), lambda: formula(*last)),
         Arm("stock", lambda: stock(*last)),
         Arm("stock contiguous", lambda: stock_plain(*plain)),
     ]
     if compiled:
-        form = torch.compile(stock_plain, dynamic=False)
+        form = _compiled(stock_plain)
         arms.append(Arm("stock compiled", lambda: form(*plain), compiles=True))
 
     def part(result: Result, channels: int) -> list[Tensor]:
@@ -121,12 +121,12 @@ def _backward_case(site: Norm, device: torch.device, compiled: bool) -> Case:
     operands = _Operands(site, device)
     plain, incoming = operands.contiguous, operands.contiguous_incoming
     arms = [
-        ours(_operation(site), lambda: Backward(operands.formula, operands.all, operands.incoming)),
+        ours(_operation(site), Backward(operands.formula, operands.all, operands.incoming)),
         Arm("stock", Backward(_stock(site, LAST), operands.all, operands.incoming)),
         Arm("stock contiguous", Backward(_stock(site, _PLAIN), plain, incoming)),
     ]
     if compiled:
-        arms.append(Arm("stock compiled", _compiled_backward(_stock(site, _PLAIN), plain, incoming), compiles=True))
+        arms.append(Arm("stock compiled", Backward(_compiled(_stock(site, _PLAIN)), plain, incoming), compiles=True))
 
     def part(result: tuple[Tensor, ...], channels: int) -> list[Tensor]:
         dx, dweight, dbias = result
@@ -161,12 +161,16 @@ def _stock(site: Norm, order: torch.memory_format) -> Callable[..., Result]:
     return formula
 
 
-def _compiled_backward(
-    formula: Callable[..., Result], operands: tuple[Tensor, ...], incoming: list[Tensor]
-) -> Backward:
-    # A compiled backward pass may else reuse the memory of what the forward saved, and can be run only once.
-    with torch._functorch.config.patch(donated_buffer=False):
-        return Backward(torch.compile(formula, dynamic=False), operands, incoming)
+def _compiled(formula: Callable[..., Result]) -> Callable[..., Result]:
+    """Return ``formula`` compiled so that its backward pass can be repeated."""
+    form = torch.compile(formula, dynamic=False)
+
+    def call(*operands: Tensor) -> Result:
+        # By default a compiled backward pass takes the memory of what the forward pass saved.
+        with torch._functorch.config.patch(donated_buffer=False):
+            return form(*operands)
+
+    return call
 
 
 def _listed(result: Result) -> list[Tensor]:

@@ -50,7 +50,7 @@ def _operands(site: Level, device: torch.device) -> tuple[Tensor, Tensor, Tensor
 def _forward_case(site: Level, device: torch.device) -> Case:
     operands = x, weight, bias = _operands(site, device)
     arms = [
-        ours(_OPERATION, lambda: lambda: pointwise_convolution(*operands)),
+        ours(_OPERATION, lambda: pointwise_convolution(*operands)),
         Arm("stock", lambda: F.conv3d(*operands)),
     ]
     exact = F.conv3d(x[:, :, :_PLANES].double(), weight.double(), bias.double())
@@ -63,7 +63,7 @@ def _backward_case(site: Level, device: torch.device) -> Case:
     operands = x, weight, _ = _operands(site, device)
     incoming = activation(CLASSES, site.edge, device)
     arms = [
-        ours(_OPERATION, lambda: Backward(pointwise_convolution, operands, [incoming])),
+        ours(_OPERATION, Backward(pointwise_convolution, operands, [incoming])),
         Arm("stock", Backward(F.conv3d, operands, [incoming])),
     ]
     exact_dx = F.conv3d(incoming[:, :, :_PLANES].double(), weight.double().transpose(0, 1))

@@ -37,7 +37,7 @@ def _operands(edge: int, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
 def _forward_case(edge: int, device: torch.device) -> Case:
     operands = logits, labels, weights = _operands(edge, device)
     arms = [
-        ours(_OPERATION, lambda: lambda: segmentation_sums(*operands)),
+        ours(_OPERATION, lambda: segmentation_sums(*operands)),
         Arm("stock", lambda: reference.eager(*operands)),
     ]
     exact = reference.eager(logits.double(), labels, weights.double())
@@ -50,7 +50,7 @@ def _backward_case(edge: int, device: torch.device) -> Case:
     logits, labels, weights = _operands(edge, device)
     incoming = torch.randn((1, 1 + CLASSES, 2), device=device)
     arms = [
-        ours(_OPERATION, lambda: _backward(segmentation_sums, logits, labels, weights, incoming)),
+        ours(_OPERATION, _backward(segmentation_sums, logits, labels, weights, incoming)),
         Arm("stock", _backward(reference.eager, logits, labels, weights, incoming)),
     ]
     exact = _backward(reference.eager, logits.double(), labels, weights.double(), incoming.double())()

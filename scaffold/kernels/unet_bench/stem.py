@@ -34,7 +34,7 @@ def weight_gradient(device: torch.device, sizes: Sizes) -> list[Recipe]:
 def _forward_case(site: Convolution, device: torch.device) -> Case:
     x, weight = operands_of(site, device)
     arms = [
-        ours("stem_convolution", lambda: lambda: stem_convolution(x, weight)),
+        ours("stem_convolution", lambda: stem_convolution(x, weight)),
         Arm("stock", lambda: library(x, weight)),
     ]
     exact = exact_output_corner(x, weight)
@@ -48,7 +48,7 @@ def _weight_gradient_case(site: Convolution, device: torch.device) -> Case:
     x, weight = operands_of(site, device)
     incoming = activation(site.out_channels, site.edge, device)
     arms = [
-        ours("stem_convolution", lambda: Backward(lambda leaf: stem_convolution(x, leaf), [weight], [incoming])),
+        ours("stem_convolution", Backward(lambda leaf: stem_convolution(x, leaf), [weight], [incoming])),
         Arm("stock", Backward(lambda leaf: library(x, leaf), [weight], [incoming])),
     ]
     exact = exact_weight_part(x, incoming)

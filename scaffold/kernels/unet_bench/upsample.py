@@ -56,7 +56,7 @@ def _corner(tensor: Tensor, edge: int) -> Tensor:
 def _forward_case(site: Level, device: torch.device) -> Case:
     operands = x, weight, bias, skip = _operands(site, device)
     arms = [
-        ours(_OPERATION, lambda: lambda: upsample_concatenate(*operands)),
+        ours(_OPERATION, lambda: upsample_concatenate(*operands)),
         Arm("stock", lambda: _stock(*operands)),
     ]
     coarse, fine = _corner(x, _COARSE_EDGE), _corner(skip, 2 * _COARSE_EDGE)
@@ -72,7 +72,7 @@ def _backward_case(site: Level, device: torch.device) -> Case:
     incoming = activation(2 * site.channels, site.edge, device)
     # The skip's gradient is a view of the incoming one in ours, as it is in the stock formula.
     arms = [
-        ours(_OPERATION, lambda: Backward(upsample_concatenate, operands, [incoming])),
+        ours(_OPERATION, Backward(upsample_concatenate, operands, [incoming])),
         Arm("stock", Backward(_stock, operands, [incoming])),
     ]
     upper = incoming[:, site.channels :]

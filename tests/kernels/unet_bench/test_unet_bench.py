@@ -127,9 +127,9 @@ def test_ours_is_named_as_the_rung_that_serves_it(monkeypatch):
     refusing = []
     rungs = [Rung("fast", None, lambda x: refusing[0] if refusing else None, lambda x: x)]
     probe = Ladder("probe", [*rungs, Rung("plain", None, None, lambda x: x)])
-    assert arms.ours("probe", lambda: lambda: probe(1)).name == "fast"
+    assert arms.ours("probe", lambda: probe(1)).name == "fast"
     refusing.append("not now")
-    assert arms.ours("probe", lambda: lambda: probe(1)).name == "plain"
+    assert arms.ours("probe", lambda: probe(1)).name == "plain"
 
 
 def test_error_is_that_of_the_worst_tensor():
