@@ -43,9 +43,7 @@ def _bench_kernels(arguments: argparse.Namespace) -> None:
     if figure and figure.suffix not in (".png", ".svg"):
         raise UserError(f"--figure is {figure}; its name must end in .png or .svg")
     names = arguments.workloads or list(bench.WORKLOADS)
-    rows = []
-    for row in bench.run(names, torch.device(arguments.device), arguments.sizes, arguments.repetitions):
-        rows.append(row)
+    rows = bench.run(names, torch.device(arguments.device), arguments.sizes, arguments.repetitions)
     print(bench.table(rows))
     text = io.StringIO()
     writer = csv.DictWriter(text, bench.columns(), restval="", lineterminator="\n")

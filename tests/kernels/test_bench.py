@@ -2,6 +2,7 @@
 
 import math
 import time
+from dataclasses import replace
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from scaffold.kernels import bench, roofline
 from scaffold.kernels.bench import Arm, Case, Ceilings, Cost, interleave, interval, measure
 
 CPU = torch.device("cpu")
+CEILINGS = Ceilings(bytes_per_s=1e9, flops_per_s=5e8, tensor_flops_per_s=1e9, bfloat16_flops_per_s=4e9)
 
 
 def sleeper(milliseconds):
@@ -29,18 +31,54 @@ def case():
 
 def test_ratio_score_and_control(case):
     """A faster arm would not look faster, or the base would differ from itself."""
-    rows = {row.arm: row for row in measure("w", case, CPU, Ceilings(1e9, 5e8, 1e9), 11)}
+    rows = {row.arm: row for row in measure("w", case, CPU, CEILINGS, 11)}
     assert list(rows) == ["slow", "fast", "slow (again)"]
     assert rows["fast"].time_over_base == pytest.approx(0.5, abs=0.15)
     control = rows["slow (again)"]
     assert control.time_over_base_low <= 1 <= control.time_over_base_high
     assert not rows["fast"].time_over_base_low <= 1 <= rows["fast"].time_over_base_high
     # The minimum takes 1 ms at the copy bandwidth and 2 ms at the arithmetic rate.
-    assert rows["slow"].roof_ms == pytest.approx(2)
+    assert (rows["slow"].roof_ms, rows["slow"].limit) == (pytest.approx(2), "float32")
     assert rows["slow"].score == pytest.approx(2 / rows["slow"].median_ms)
     assert rows["slow"].rms_error == 0
     assert (rows["fast"].own_gbytes, rows["fast"].own_gflop) == (3, 5)
     assert math.isnan(rows["slow"].own_gflop)
+
+
+def test_matrix_products_are_held_against_their_own_ceiling(case):
+    """A bfloat16 convolution would look better than its ceiling, judged by the rate of float32."""
+    row = measure("w", replace(case, arithmetic="bfloat16"), CPU, CEILINGS, 2)[0]
+    # 0.25 ms of arithmetic at 4 GFLOP/s, so that the bytes are the limit.
+    assert (row.roof_ms, row.limit) == (pytest.approx(1), "bytes")
+    row = measure("w", replace(case, arithmetic="bfloat16", minimum=Cost(1e6, 8e6)), CPU, CEILINGS, 2)[0]
+    assert (row.roof_ms, row.limit) == (pytest.approx(2), "bfloat16")
+
+
+def test_slow_arms_are_timed_in_fewer_rounds(monkeypatch):
+    """The largest sites would take the device for minutes; or too few rounds would be left for an interval."""
+    assert [len(times) for times in interleave([sleeper(2)], CPU, 40, span_s=0.02)] == [pytest.approx(10, abs=3)]
+    assert [len(times) for times in interleave([sleeper(2)], CPU, 40, span_s=0)] == [bench.LEAST_ROUNDS]
+    assert [len(times) for times in interleave([sleeper(2)], CPU, 3, span_s=0)] == [3]
+    assert [len(times) for times in interleave([sleeper(0)], CPU, 40)] == [40]
+
+
+def test_arm_with_a_state_is_compared_from_its_start(case):
+    """The error of an optimizer's step would be that of whichever step came first."""
+    stateful = replace(case.arms[0], check=lambda: torch.full((3,), 1.25))
+    rows = measure("w", replace(case, arms=[stateful, case.arms[1]]), CPU, CEILINGS, 2)
+    assert [row.rms_error for row in rows] == [0.25, 0, 0.25]
+
+
+def test_case_without_enough_memory_is_left_out(case, monkeypatch, caplog):
+    """A smaller GPU would lose all that it had measured."""
+
+    def too_large():
+        raise torch.OutOfMemoryError("256 GiB")
+
+    monkeypatch.setattr(bench, "recipes", lambda *_: [too_large, lambda: case])
+    rows = bench.run(["clipped_adam"], CPU, "small", 1)
+    assert {row.case for row in rows} == {"sleep"}
+    assert "left out: 256 GiB" in caplog.text
 
 
 def test_arms_alternate():
@@ -67,6 +105,9 @@ def test_every_workload_runs_small_on_a_cpu(tmp_path, capsys):
     rows = roofline.read_rows(output, "again")
     assert {row["workload"] for row in rows} == set(bench.WORKLOADS)
     assert all(row["device"] == "CPU" and float(row["rms_error"]) < 1e-6 for row in rows)
+    assert {row["arm"] for row in rows if "(again)" not in row["arm"]} == {
+        "eager", "library", "stock", "stock contiguous",
+    }  # fmt: skip
     assert figure.stat().st_size > 10_000
     assert "eager" in capsys.readouterr().out
 
@@ -94,7 +135,37 @@ def test_wrong_option_is_told(options, message, tmp_path, capsys):
 def test_missing_gpu_is_told():
     """The benchmark would fail deep inside PyTorch."""
     with pytest.raises(UserError, match="no GPU is visible"):
-        list(bench.run(["gated_stack_backward"], torch.device("cuda"), "small", 1))
+        bench.run(["gated_stack_backward"], torch.device("cuda"), "small", 1)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_short_operations_are_timed_without_their_launches():
+    """What the host needs to launch a kernel would be taken for the kernel's time."""
+    x = torch.ones(1024, device="cuda")
+    arms = [Arm("add", lambda: x + 1)]
+    tiny = Case("add", Cost(bytes=8192, flops=1024), arms, lambda found: (found - 2).abs().max().item(), "add")
+    ceilings = Ceilings(4e12, 5e13, 4e14, 8e14)
+    with bench._side_stream(x.device):
+        launched, _ = measure("w", tiny, x.device, ceilings, 20)
+        replayed, again = measure("w", replace(tiny, graph=True), x.device, ceilings, 20)
+    assert (launched.graph_calls, replayed.graph_calls, again.graph_calls) == (0, bench.MOST_CALLS, bench.MOST_CALLS)
+    assert replayed.median_ms < launched.median_ms / 2
+    assert again.time_over_base == pytest.approx(1, abs=0.2)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_every_operation_of_the_network_runs_small_on_a_gpu(caplog):
+    """An arm could not be captured, a backward pass among them; or its result would be wrong."""
+    names = [name for name in bench.WORKLOADS if not name.startswith("gated_stack")]
+    rows = bench.run(names, torch.device("cuda"), "small", 5)
+    assert {row.workload for row in rows} == set(names)
+    assert all(row.graph_calls > 0 for row in rows if row.workload != "clipped_adam")
+    assert all(row.rms_error < 1e-2 for row in rows)
+    assert "triton" in {row.arm for row in rows}
+    assert rows[0].bfloat16_tflop_per_s > rows[0].float32_tflop_per_s
+    assert not [record for record in caplog.records if record.levelname == "WARNING"]
 
 
 def test_unreadable_results_are_told(tmp_path):

@@ -14,7 +14,9 @@ rule bench_kernels:
     resources:
         tasks=1,
         gpu=1,
-        mem_mb=16000,
+        # For the processes that compile ahead, each with PyTorch and a GPU context.
+        cpus_per_task=8,
+        mem_mb=48000,
         runtime=30,
     shell:
         "exec python -m scaffold.attempt --log {log} --"

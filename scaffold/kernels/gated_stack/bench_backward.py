@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 
 import torch
 from torch import Tensor
 
-from scaffold.kernels.bench import Arm, Case, Sizes
+from scaffold.kernels.bench import Arm, Case, Recipe, Sizes
 from scaffold.kernels.gated_stack import driver, model, reference
 from scaffold.kernels.gated_stack.bench_cases import SIZES, Layer, compiled_arms, rms_error, spills
 from scaffold.kernels.gated_stack.layout import StackDims
@@ -17,10 +17,12 @@ from scaffold.kernels.gated_stack.plan import Path, Precision
 _PRECISIONS: tuple[Precision, ...] = ("ieee", "tf32x3")
 
 
-def cases(device: torch.device, sizes: Sizes) -> Iterator[Case]:
-    """Yield the cases of ``SIZES``; on a CPU only the eager arm."""
-    for lmax, channels, focus, edges in SIZES[sizes]:
-        yield _case(StackDims(focus, edges, lmax, channels, 1), device)
+def recipes(device: torch.device, sizes: Sizes) -> list[Recipe]:
+    """Return the recipes of the cases of ``SIZES``; on a CPU only the eager arm."""
+    return [
+        partial(_case, StackDims(focus, edges, lmax, channels, 1), device)
+        for lmax, channels, focus, edges in SIZES[sizes]
+    ]
 
 
 def _case(dims: StackDims, device: torch.device) -> Case:
@@ -65,7 +67,7 @@ def _kernel_arms(layer: Layer, z: Tensor, precision: Precision) -> list[Arm]:
     return [
         Arm(
             path if precision == "ieee" else f"{path}-{precision}", run, precision, model.modelled(path, dims),
-            partial(walk.run, path, grad_y, z_all), spills(path, dims, precision),
+            partial(walk.run, path, grad_y, z_all), partial(spills, path, dims, precision), compiles=True,
         )
         for path, run in runs.items()
     ]  # fmt: skip

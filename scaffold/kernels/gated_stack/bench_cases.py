@@ -57,7 +57,10 @@ def compiled_arms(
         with _matmul_precision("high"):
             return result(coarse(*operands))
 
-    return [Arm("compile", lambda: result(plain(*operands))), Arm("compile-tf32", with_tf32, "tf32")]
+    return [
+        Arm("compile", lambda: result(plain(*operands)), compiles=True),
+        Arm("compile-tf32", with_tf32, "tf32", compiles=True),
+    ]
 
 
 def rms_error(found: Tensor, exact: Tensor) -> float:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from functools import partial
 
 import torch
 from torch import Tensor
 
-from scaffold.kernels.bench import Arm, Case, Sizes
+from scaffold.kernels.bench import Arm, Case, Recipe, Sizes
 from scaffold.kernels.gated_stack import driver, model, packing, reference
 from scaffold.kernels.gated_stack.bench_cases import SIZES, Layer, compiled_arms, rms_error, spills
 from scaffold.kernels.gated_stack.layout import StackDims
@@ -16,10 +16,12 @@ from scaffold.kernels.gated_stack.plan import K_TILE, Precision
 _PRECISIONS: tuple[Precision, ...] = ("ieee", "tf32x3")
 
 
-def cases(device: torch.device, sizes: Sizes) -> Iterator[Case]:
-    """Yield the cases of ``SIZES``; on a CPU only the eager arm."""
-    for lmax, channels, focus, edges in SIZES[sizes]:
-        yield _case(StackDims(focus, edges, lmax, channels, 1), device)
+def recipes(device: torch.device, sizes: Sizes) -> list[Recipe]:
+    """Return the recipes of the cases of ``SIZES``; on a CPU only the eager arm."""
+    return [
+        partial(_case, StackDims(focus, edges, lmax, channels, 1), device)
+        for lmax, channels, focus, edges in SIZES[sizes]
+    ]
 
 
 def _case(dims: StackDims, device: torch.device) -> Case:
@@ -51,4 +53,4 @@ def _kernel_arm(layer: Layer, precision: Precision) -> Arm:
         return out
 
     name = "triton" if precision == "ieee" else f"triton-{precision}"
-    return Arm(name, run, precision, registers=spills("forward", dims, precision))
+    return Arm(name, run, precision, registers=partial(spills, "forward", dims, precision), compiles=True)
