@@ -1,20 +1,15 @@
 """The stem's kernels as compiled for a Hopper GPU and for an MI300, on a machine without either."""
 
-import importlib.util
-import os
 import re
 
+import kernel_needs
+import mi300
 import pytest
-import torch
 
 from scaffold.kernels.convolution import stem_plan
 from scaffold.kernels.resources import compile_offline, resources
 
-pytestmark = [
-    pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed"),
-    pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") == "1", reason="Triton's interpreter compiles nothing"),
-    pytest.mark.skipif(torch.version.hip is not None, reason="this Triton compiles for AMD"),
-]
+pytestmark = kernel_needs.COMPILER
 
 INTEGERS = dict.fromkeys(("D", "H", "W", "s_co", "s_ci", "s_d", "s_h", "s_w", "strips"), "i32")
 KERNELS = ("forward_kernel", "weight_gradient_kernel")
@@ -95,13 +90,6 @@ def test_float32_is_not_tf32(name):
 @pytest.mark.parametrize("name", KERNELS)
 def test_compiles_for_an_mi300(name):
     """The kernels would use what only one vendor's compiler has."""
-    import triton
-    from triton.backends.compiler import GPUTarget
-    from triton.compiler import ASTSource
-
-    kernel, constants, types, options = specify(name)
-    signature = {key: "constexpr" if key in constants else types.get(key, "*fp32") for key in kernel.arg_names}
-    source = ASTSource(fn=kernel, signature=signature, constexprs=constants)
-    asm = triton.compile(source, target=GPUTarget("hip", "gfx942", 64), options=options).asm["amdgcn"]
-    assert "v_mfma" in asm
-    assert int(re.search(r"\.vgpr_spill_count:\s*(\d+)", asm)[1]) == 0
+    assembly = mi300.assembly(*specify(name))
+    assert "v_mfma" in assembly
+    assert mi300.spilled_registers(assembly) == 0

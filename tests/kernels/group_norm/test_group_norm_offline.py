@@ -1,22 +1,16 @@
 """The kernels as compiled for a Hopper GPU, on a machine without one."""
 
-import importlib.util
-import os
 import re
 from typing import get_args
 
+import kernel_needs
 import pytest
-import torch
 
 from scaffold.kernels import resources
 from scaffold.kernels.group_norm import offline, plan
 from scaffold.kernels.group_norm.plan import Problem
 
-pytestmark = [
-    pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed"),
-    pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") == "1", reason="Triton's interpreter compiles nothing"),
-    pytest.mark.skipif(torch.version.hip is not None, reason="this Triton compiles for AMD"),
-]
+pytestmark = kernel_needs.COMPILER
 
 
 PROBLEMS = [Problem(64, 8, 256, 256, 256, 1, 2, False), Problem(64, 8, 256, 256, 256, 1, 2, True),
