@@ -170,7 +170,7 @@ def _new_output(x: Tensor, weight: Tensor, dtype: torch.dtype) -> Tensor:
 def _constants(weight: Tensor, launch: stem_plan.Launch, dtype: torch.dtype) -> dict[str, Any]:
     import triton.language as tl
 
-    limit = launch.tile.max_registers if weight.is_cuda and torch.version.hip is None else None
+    limit = launch.max_registers if weight.is_cuda and torch.version.hip is None else None
     return {
         "C": weight.shape[1], "CO": weight.shape[0], "PAIRS": launch.pairs, "K_TILE": launch.tile.k_tile,
         "K_TILES": launch.k_tiles, "TURNS": launch.turns, "DTYPE": getattr(tl, str(dtype).removeprefix("torch.")),

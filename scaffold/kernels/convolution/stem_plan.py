@@ -39,6 +39,7 @@ class Launch:
     tile: Tile
     pairs: int
     num_warps: int
+    max_registers: int | None
     k_tiles: int
     strips: int
     turns: int
@@ -102,7 +103,8 @@ def _launch(
 
     chunks = min(range(1, height + 1), key=cost)
     turns = -(-height // chunks)
-    # 4 warps would spill registers over products 256 wide.
-    num_warps = tile.num_warps if out_channels <= 64 else 8
+    # Products 256 wide would spill: with 4 warps, or with the registers that narrower ones are held to.
+    wide = out_channels > 64
+    num_warps, max_registers = (8, None) if wide else (tile.num_warps, tile.max_registers)
     k_tiles = -(-TAPS * window(channels) // tile.k_tile)
-    return Launch(tile, pairs, num_warps, k_tiles, strips, turns, -(-height // turns))
+    return Launch(tile, pairs, num_warps, max_registers, k_tiles, strips, turns, -(-height // turns))

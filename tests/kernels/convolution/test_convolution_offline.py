@@ -13,6 +13,9 @@ pytestmark = kernel_needs.COMPILER
 
 INTEGERS = dict.fromkeys(("D", "H", "W", "s_co", "s_ci", "s_d", "s_h", "s_w", "strips"), "i32")
 KERNELS = ("forward_kernel", "weight_gradient_kernel")
+MOST_STACK = 32
+"""Bytes a thread: the forward tile that is fastest on an H200 keeps 24 there (16 with Triton 3.9), so that a third
+program runs at once. A tile that does not fit spills hundreds."""
 
 
 def specify(name, *, channels=3, out_channels=64, half=True, **changes):
@@ -32,7 +35,7 @@ def specify(name, *, channels=3, out_channels=64, half=True, **changes):
     options = {
         "num_warps": launch.num_warps,
         "num_stages": launch.tile.num_stages,
-        "maxnreg": launch.tile.max_registers,
+        "maxnreg": launch.max_registers,
     }
     return getattr(stem_kernels, name), constants | changes, types, options
 
@@ -46,7 +49,7 @@ def compiled():
 @pytest.mark.parametrize("name", KERNELS)
 def test_no_register_spills(name, compiled):
     """A tile would be tuned beyond the registers of a thread, and run from memory."""
-    assert resources(compiled[name]).stack_bytes == 0
+    assert resources(compiled[name]).stack_bytes <= MOST_STACK
     for half in (True, False):
         wide = compile_offline(*specify(name, out_channels=128, half=half), divisible=("D", "H", "W"))
         assert resources(wide).stack_bytes == 0
@@ -55,17 +58,21 @@ def test_no_register_spills(name, compiled):
 def test_larger_tile_needs_more_registers_than_there_are():
     """Control: the guard above would let everything pass."""
     spilling = compile_offline(*specify("forward_kernel", PAIRS=128, CO=128), divisible=("D", "H", "W"))
-    assert resources(spilling).stack_bytes > 0
+    assert resources(spilling).stack_bytes > MOST_STACK
 
 
 def test_image_is_loaded_two_values_at_a_time(compiled):
     """Windows would start at odd offsets, and take twice as many loads, which the forward pass is bound by."""
-    pairs, k_tile = 64, 128
-    loads = pairs * k_tile // (128 * 2)
-    assert len(re.findall(r"ld\.global\.v2", compiled["forward_kernel"].asm["ptx"])) == loads
+    assert widths_of_copies(compiled["forward_kernel"]) == {8}
     # Control: a width that is no multiple of 2 must not be loaded so.
     odd = compile_offline(*specify("forward_kernel"), divisible=("D", "H"))
-    assert "ld.global.v2" not in odd.asm["ptx"]
+    assert widths_of_copies(odd) == {4}
+
+
+def widths_of_copies(kernel):
+    """Bytes that a thread copies at a time into shared memory, where the image's next tile is awaited."""
+    sizes = re.findall(r"cp\.async\.\w+\.shared\.global [^;]*?, (0x\w+|\d+),", kernel.asm["ptx"])
+    return {int(size, 0) for size in sizes}
 
 
 @pytest.mark.parametrize("name", KERNELS)
