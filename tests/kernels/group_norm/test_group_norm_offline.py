@@ -23,9 +23,9 @@ def test_threads_own_their_channels(kernel, problem):
     """Sums would leave the thread in every tile: with the wrong order of axes they took 255 registers and spilled."""
     found = resources.resources(offline.compile_pass(kernel, problem))
     assert found.stack_bytes == 0
-    assert found.registers <= (168 if problem.pooled else 104)
-    # Room to exchange sums after the last tile, but not for a tile.
-    assert found.shared_bytes <= 1024
+    assert found.registers <= (176 if problem.pooled else 128)
+    # Room for 8 warps to exchange sums after the last tile, but not for a tile.
+    assert found.shared_bytes <= 2048
 
 
 def test_wide_tile_needs_more_registers_than_there_are():
@@ -42,5 +42,5 @@ def test_tensors_move_in_whole_vectors(kernel, problem):
     assert re.search(r"ld\.global[\w.:]*\.v4\.b32", ptx)
     narrow = re.findall(r"(?:ld|st)\.global[\w.:]*\.b(?:8|16)\b", ptx)
     # The pivots of the statistics' groups.
-    assert len(narrow) <= (kernel == "statistics"), narrow
+    assert len(narrow) <= (2 if kernel == "statistics" else 0), narrow
     assert not re.search(r"\b(?:atom|red)\.", ptx)
