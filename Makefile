@@ -7,10 +7,12 @@
 # PYTHON=...    the interpreter to build on (3.11 to 3.13)
 # STUDY=...     the study of `make run`
 # PYTEST=...    arguments for pytest, such as PYTEST="-k dag"
+# WORKERS=...   processes that share the tests
 
 PYTHON ?= python3
 STUDY ?= config/config.yaml
 PYTEST ?=
+WORKERS ?= 2
 
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
@@ -26,7 +28,8 @@ run: $(VENV)/run.stamp
 	scaffold summary results/summary.csv
 
 test: $(VENV)/dev.stamp
-	pytest $(PYTEST)
+	# The workers share the cores; PyTorch's threads would take them from one another.
+	OMP_NUM_THREADS=1 pytest --numprocesses=$(WORKERS) --dist=loadgroup $(PYTEST)
 
 lint: $(VENV)/dev.stamp
 	ruff check

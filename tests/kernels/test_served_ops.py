@@ -4,14 +4,13 @@ import sys
 
 import pytest
 import torch
+from tensors import LAST
 from torch import nn
 
 from scaffold.kernels import group_norm, ladder, refusals, segmentation
 from scaffold.kernels.convolution import pointwise, stem, upsample
 from scaffold.kernels.group_norm import launch
 from scaffold.kernels.ladder import KernelError
-
-LAST = torch.channels_last_3d
 
 
 def image(channels, *, grad=True):
@@ -58,10 +57,8 @@ def op(request, monkeypatch):
     monkeypatch.setitem(sys.modules, f"scaffold.kernels.{module}", None)
     for name in ("TRITON", "COMPILE"):
         monkeypatch.delenv(f"SCAFFOLD_{switch}_{name}", raising=False)
-    ladder.reset()
     torch.manual_seed(2)
-    yield request.param, function, case(), f"SCAFFOLD_{switch}_TRITON"
-    ladder.reset()
+    return request.param, function, case(), f"SCAFFOLD_{switch}_TRITON"
 
 
 def outputs(result):

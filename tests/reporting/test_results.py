@@ -210,5 +210,5 @@ def test_truncated_predictions(training):
 def test_keys_that_a_later_writer_adds_do_no_harm(training):
     directory = training().publish()
     path = directory / "result.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), "kernels": {"conv": {"eager": 3}}, "new": 1}))
+    path.write_text(json.dumps({**json.loads(path.read_text()), "another": {"conv": {"eager": 3}}, "new": 1}))
     assert read_result(directory).seed == 1

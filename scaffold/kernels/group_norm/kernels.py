@@ -1,10 +1,11 @@
 """Triton kernels of GroupNorm + ReLU on channels-last tensors; import this module only where Triton is installed.
 
 A sample is a dense (voxels, C) array, so a group is a run of C / GROUPS channels of each voxel. Programs
-(grid: voxel programs, blocks of whole groups, samples) walk over tiles (ROWS, UNROLL, channels), whose ROWS
-and channels fill the threads of a program once with 16-byte accesses: a thread owns a few channels for as
-long as it lives, sums over UNROLL stay within it, and threads meet once, after the last tile. (Triton gives
-threads to axis 2, then 0, then 1; ``offline.py`` shows when that changes, by registers that spill.)
+(grid: voxel programs, blocks of whole groups, samples) walk over tiles of ROWS, UNROLL and channels, whose
+ROWS and channels fill the threads of a program once with 16-byte accesses: a thread owns a few channels for
+as long as it lives, sums over UNROLL stay within it, and threads meet once, after the last tile. Triton gives
+threads to the channels, then to the first of the other axes, from version 3.7 on to the second; so UNROLL is
+whichever comes last. (``offline.py`` shows when that changes again, by registers that spill.)
 
 Tiles are UNROLL * ROWS consecutive voxels or, with POOL, ROWS pooling windows of UNROLL = 8 voxels. The
 passes that only reduce walk from the last tile to the first and the passes that write from the first to
@@ -22,6 +23,9 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+_ROWS_AXIS = tl.constexpr(0 if tuple(map(int, triton.__version__.split(".")[:2])) < (3, 7) else 1)
+_UNROLL_AXIS = tl.constexpr(1 - _ROWS_AXIS.value)
+
 
 @triton.jit
 def _pool_index(window, HEIGHT: tl.constexpr, WIDTH: tl.constexpr):
@@ -36,9 +40,9 @@ def _tile(
     tile, DEPTH: tl.constexpr, HEIGHT: tl.constexpr, WIDTH: tl.constexpr, UNROLL: tl.constexpr, ROWS: tl.constexpr,
     POOL: tl.constexpr,
 ):  # fmt: skip
-    """Return a tile's first voxel, its voxels' distances from that, and which exist; both (ROWS, UNROLL)."""
-    u = tl.arange(0, UNROLL)[None, :]
-    row = tl.arange(0, ROWS)[:, None]
+    """Return a tile's first voxel, its voxels' distances from that, and which exist; both of ROWS and UNROLL."""
+    u = tl.expand_dims(tl.arange(0, UNROLL), _ROWS_AXIS)
+    row = tl.expand_dims(tl.arange(0, ROWS), _UNROLL_AXIS)
     if POOL:
         d0, h0, w0 = _pool_index(tile * ROWS, HEIGHT, WIDTH)
         first = (d0 * HEIGHT + h0) * WIDTH + w0
@@ -165,15 +169,16 @@ def statistics_kernel(
         mask = exists[:, :, None] & channel_exists[None, None, :]
         d = _load(pointers, mask, MASKED, "") - origin
         if MASKED:
-            n = tl.sum(mask.to(tl.float32), 1)
+            n = tl.sum(mask.to(tl.float32), _UNROLL_AXIS)
             d = tl.where(mask, d, 0.0)
-            m = tl.sum(d, 1) / tl.maximum(n, 1.0)
-            e = tl.where(mask, d - m[:, None, :], 0.0)
-            count, mean, m2 = _join(count, mean, m2, n, m, tl.sum(e * e, 1))
+            m = tl.sum(d, _UNROLL_AXIS) / tl.maximum(n, 1.0)
+            e = tl.where(mask, d - tl.expand_dims(m, _UNROLL_AXIS), 0.0)
+            count, mean, m2 = _join(count, mean, m2, n, m, tl.sum(e * e, _UNROLL_AXIS))
         else:
-            m = tl.sum(d, 1) * (1.0 / UNROLL)
-            e = d - m[:, None, :]
-            _total, mean, m2 = _join(step * 1.0 * UNROLL, mean, m2, 1.0 * UNROLL, m, tl.sum(e * e, 1))
+            m = tl.sum(d, _UNROLL_AXIS) * (1.0 / UNROLL)
+            e = d - tl.expand_dims(m, _UNROLL_AXIS)
+            q = tl.sum(e * e, _UNROLL_AXIS)
+            _total, mean, m2 = _join(step * 1.0 * UNROLL, mean, m2, 1.0 * UNROLL, m, q)
     if not MASKED:
         count += TILES * UNROLL
     count, mean, m2 = _merge(count, mean, m2, 0)
@@ -204,6 +209,12 @@ def _sample_moments(
         )
         count, mean, m2 = _join(count, mean, m2, n, m, q)
     return _merge(count, mean, m2, 0)
+
+
+@triton.jit
+def _places(UNROLL: tl.constexpr):
+    """Return the places in a window, to be compared with a tile's."""
+    return tl.expand_dims(tl.expand_dims(tl.arange(0, UNROLL), _ROWS_AXIS), 2)
 
 
 @triton.jit
@@ -259,8 +270,8 @@ def normalise_kernel(
         out = tl.where(out <= 0, 0.0, out).to(y.dtype.element_ty)
         _store(y + base + offsets, out, mask, MASKED)
         if POOL:
-            place = tl.broadcast_to(tl.arange(0, UNROLL)[None, :, None], d.shape)
-            largest, place = tl.reduce((out.to(tl.float32), place), 1, _first_maximum)
+            place = tl.broadcast_to(_places(UNROLL), d.shape)
+            largest, place = tl.reduce((out.to(tl.float32), place), _UNROLL_AXIS, _first_maximum)
             first, distance, exists = _pooled_tile(tile, DEPTH, HEIGHT, WIDTH, ROWS)
             offsets = first.to(tl.int64) * C + ((distance * C)[:, None] + channel[None, :])
             mask = exists[:, None] & channel_exists[None, :]
@@ -286,8 +297,8 @@ def _gated_gradient(
         pooled_mask = exists[:, None] & channel_exists[None, :]
         largest = _load(dpooled + offsets, pooled_mask, MASKED, HINT)
         place = tl.load(argmax + offsets, mask=pooled_mask, other=0) if MASKED else tl.load(argmax + offsets)
-        here = place.to(tl.int32)[:, None, :] == tl.arange(0, UNROLL)[None, :, None]
-        g += tl.where(here, largest[:, None, :], 0.0)
+        here = tl.expand_dims(place.to(tl.int32), _UNROLL_AXIS) == _places(UNROLL)
+        g += tl.where(here, tl.expand_dims(largest, _UNROLL_AXIS), 0.0)
     # The forward's expression, so that both agree on which side of zero a value lies.
     return tl.where(tl.fma(d, scale, shift) <= 0, 0.0, g)
 
@@ -336,8 +347,8 @@ def gradient_sums_kernel(
             d, scale, shift, dy, dpooled, argmax, first, distance, mask, tile, channel, channel_exists, dy_stride,
             C, DEPTH, HEIGHT, WIDTH, UNROLL, ROWS, POOL, MASKED, HAS_DY, "",
         )  # fmt: skip
-        sum_g += tl.sum(g, 1)
-        sum_gd += tl.sum(g * d, 1)
+        sum_g += tl.sum(g, _UNROLL_AXIS)
+        sum_gd += tl.sum(g * d, _UNROLL_AXIS)
     dbias = tl.sum(sum_g, 0)
     dweight = tl.sum(sum_gd, 0) * rstd
     row = program * samples + sample

@@ -1,23 +1,21 @@
 """The stem's kernels as compiled for a Hopper GPU and for an MI300, on a machine without either."""
 
-import importlib.util
-import os
 import re
 
+import kernel_needs
+import mi300
 import pytest
-import torch
 
 from scaffold.kernels.convolution import stem_plan
 from scaffold.kernels.resources import compile_offline, resources
 
-pytestmark = [
-    pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed"),
-    pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") == "1", reason="Triton's interpreter compiles nothing"),
-    pytest.mark.skipif(torch.version.hip is not None, reason="this Triton compiles for AMD"),
-]
+pytestmark = kernel_needs.COMPILER
 
 INTEGERS = dict.fromkeys(("D", "H", "W", "s_co", "s_ci", "s_d", "s_h", "s_w", "strips"), "i32")
 KERNELS = ("forward_kernel", "weight_gradient_kernel")
+MOST_STACK = 32
+"""Bytes a thread: the forward tile that is fastest on an H200 keeps 24 there (16 with Triton 3.9), so that a third
+program runs at once. A tile that does not fit spills hundreds."""
 
 
 def specify(name, *, channels=3, out_channels=64, half=True, **changes):
@@ -50,7 +48,7 @@ def compiled():
 @pytest.mark.parametrize("name", KERNELS)
 def test_no_register_spills(name, compiled):
     """A tile would be tuned beyond the registers of a thread, and run from memory."""
-    assert resources(compiled[name]).stack_bytes == 0
+    assert resources(compiled[name]).stack_bytes <= MOST_STACK
     for half in (True, False):
         wide = compile_offline(*specify(name, out_channels=128, half=half), divisible=("D", "H", "W"))
         assert resources(wide).stack_bytes == 0
@@ -59,17 +57,22 @@ def test_no_register_spills(name, compiled):
 def test_larger_tile_needs_more_registers_than_there_are():
     """Control: the guard above would let everything pass."""
     spilling = compile_offline(*specify("forward_kernel", PAIRS=128, CO=128), divisible=("D", "H", "W"))
-    assert resources(spilling).stack_bytes > 0
+    assert resources(spilling).stack_bytes > MOST_STACK
 
 
 def test_image_is_loaded_two_values_at_a_time(compiled):
     """Windows would start at odd offsets, and take twice as many loads, which the forward pass is bound by."""
     pairs, windows_of_16, threads = 64, 8, 128
     loads = pairs * windows_of_16 * 16 // (threads * 2)
-    assert len(re.findall(r"ld\.global\.v2", compiled["forward_kernel"].asm["ptx"])) == loads
+    assert pair_loads(compiled["forward_kernel"]) == loads
     # Control: a width that is no multiple of 2 must not be loaded so.
     odd = compile_offline(*specify("forward_kernel"), divisible=("D", "H"))
-    assert "ld.global.v2" not in odd.asm["ptx"]
+    assert pair_loads(odd) == 0
+
+
+def pair_loads(kernel):
+    """Return how many loads of two values there are."""
+    return len(re.findall(r"ld\.global[\w.]*\.v2", kernel.asm["ptx"]))
 
 
 @pytest.mark.parametrize("name", KERNELS)
@@ -94,16 +97,9 @@ def test_float32_is_not_tf32(name):
 @pytest.mark.parametrize("name", KERNELS)
 def test_compiles_for_an_mi300(name):
     """The kernels would use what only one vendor's compiler has."""
-    import triton
-    from triton.backends.compiler import GPUTarget
-    from triton.compiler import ASTSource
-
-    kernel, constants, types, options = specify(name)
-    signature = {key: "constexpr" if key in constants else types.get(key, "*fp32") for key in kernel.arg_names}
-    source = ASTSource(fn=kernel, signature=signature, constexprs=constants)
-    asm = triton.compile(source, target=GPUTarget("hip", "gfx942", 64), options=options).asm["amdgcn"]
-    assert "v_mfma" in asm
-    assert int(re.search(r"\.vgpr_spill_count:\s*(\d+)", asm)[1]) == 0
+    assembly = mi300.assembly(*specify(name))
+    assert "v_mfma" in assembly
+    assert mi300.spilled_registers(assembly) == 0
 
 
 @pytest.mark.parametrize("extent", ["D", "H", "W"])

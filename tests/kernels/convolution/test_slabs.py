@@ -3,11 +3,10 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from tensors import LAST
 
 from scaffold.kernels import convolution3
 from scaffold.kernels.convolution import slabs
-
-LAST = torch.channels_last_3d
 
 
 def draw(*shape, dtype=torch.float64, seed=0):

@@ -6,11 +6,10 @@ import sys
 import pytest
 import torch
 import torch.nn.functional as F
+from tensors import LAST
 
 from scaffold.kernels.convolution import upsample
 from scaffold.kernels.convolution.upsample import concatenate, pad_to
-
-LAST = torch.channels_last_3d
 
 
 def test_padding_goes_to_the_far_side_only_where_needed():

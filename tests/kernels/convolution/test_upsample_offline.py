@@ -1,22 +1,15 @@
 """The step up's kernels as compiled for a Hopper GPU, on a machine without one."""
 
-import importlib.util
-import os
 import re
-import sys
-from pathlib import Path
 
+import kernel_needs
 import pytest
-import torch
+from mutants import mutant
 
 from scaffold.kernels import resources
 from scaffold.kernels.convolution import upsample_plan as plan
 
-pytestmark = [
-    pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed"),
-    pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") == "1", reason="Triton's interpreter compiles nothing"),
-    pytest.mark.skipif(torch.version.hip is not None, reason="this Triton compiles for AMD"),
-]
+pytestmark = kernel_needs.COMPILER
 
 KERNELS = ("forward", "input_gradient", "weight_gradient")
 LEVELS = {
@@ -80,15 +73,8 @@ def test_a_second_reader_makes_the_race(tmp_path, monkeypatch):
     """Control: without the wait of ``_finished`` Triton keeps a buffer too few of the operand that is also summed."""
     from scaffold.kernels.convolution import upsample_kernels
 
-    text = Path(upsample_kernels.__file__).read_text()
-    old = "acc = _finished(_dot(tl.trans(a), b, acc, UPCAST))"
-    assert text.count(old) == 1
-    path = tmp_path / "racing_upsample_kernels.py"
-    path.write_text(text.replace(old, "acc = _dot(tl.trans(a), b, acc, UPCAST)"))
-    spec = importlib.util.spec_from_file_location("racing_upsample_kernels", path)
-    module = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, "racing_upsample_kernels", module)
-    spec.loader.exec_module(module)
+    waiting, racing = "acc = _finished(_dot(tl.trans(a), b, acc, UPCAST))", "acc = _dot(tl.trans(a), b, acc, UPCAST)"
+    module = mutant(upsample_kernels, waiting, racing, monkeypatch, tmp_path)
     kernel, stages = compiled("weight_gradient", LEVELS["128 to 64 at 64^3"], module)
     if not overwritten(kernel.asm["ttgir"], stages):
         pytest.skip("this Triton counts the second reader; the wait may go when no older one is supported")

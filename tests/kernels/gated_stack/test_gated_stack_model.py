@@ -1,9 +1,9 @@
 """The model of bytes and operations that measurements are compared with."""
 
 import pytest
-from stack_cases import StackDims
 
 from scaffold.kernels.gated_stack import model
+from scaffold.kernels.gated_stack.layout import StackDims
 
 ROWS = 2 * 1000
 SEED = StackDims(2, 1000, 3, 32, 1)

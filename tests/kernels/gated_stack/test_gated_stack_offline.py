@@ -1,20 +1,13 @@
 """The kernels as compiled for a Hopper GPU, on a machine without one."""
 
-import importlib.util
-import os
-
+import kernel_needs
 import pytest
-import torch
-from stack_cases import StackDims
 
 from scaffold.kernels import resources
 from scaffold.kernels.gated_stack import offline, plan
+from scaffold.kernels.gated_stack.layout import StackDims
 
-pytestmark = [
-    pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed"),
-    pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") == "1", reason="Triton's interpreter compiles nothing"),
-    pytest.mark.skipif(torch.version.hip is not None, reason="this Triton compiles for AMD"),
-]
+pytestmark = kernel_needs.COMPILER
 
 DIMS = StackDims(2, 1000, 3, 32, 1)
 MOST_STACK = 64

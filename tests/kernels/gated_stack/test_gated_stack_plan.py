@@ -3,10 +3,10 @@
 import sys
 
 import pytest
-from stack_cases import StackDims
 
 from scaffold.errors import UserError
 from scaffold.kernels.gated_stack import plan
+from scaffold.kernels.gated_stack.layout import StackDims
 from scaffold.kernels.gated_stack.plan import Request, plan_backward
 
 DIMS = StackDims(2, 1000, 3, 32, 3)

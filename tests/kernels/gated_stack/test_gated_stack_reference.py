@@ -2,11 +2,11 @@
 
 import pytest
 import torch
-from stack_cases import StackDims, make_stack, random_like_output
+from stack_cases import make_stack, random_like_output
 
 from scaffold.errors import UserError
 from scaffold.kernels.gated_stack import gated_stack, gated_stack_forward, gated_stack_input_grad
-from scaffold.kernels.gated_stack.layout import dims_of
+from scaffold.kernels.gated_stack.layout import StackDims, dims_of
 from scaffold.kernels.gated_stack.reference import WeightGradients, forward, head_gradient, layer_gradient
 
 NAMES = ("u0", "w0", "w1", "gw", "scale")

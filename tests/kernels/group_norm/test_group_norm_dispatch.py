@@ -6,7 +6,8 @@ import sys
 
 import pytest
 import torch
-from norm_cases import LAST, channels_last, make_case
+from norm_cases import channels_last, make_case
+from tensors import LAST
 
 from scaffold.kernels import refusals
 from scaffold.kernels.group_norm import launch, op

@@ -1,22 +1,16 @@
 """The kernels as compiled for a Hopper GPU, on a machine without one."""
 
-import importlib.util
-import os
 import re
 from typing import get_args
 
+import kernel_needs
 import pytest
-import torch
 
 from scaffold.kernels import resources
 from scaffold.kernels.group_norm import offline, plan
 from scaffold.kernels.group_norm.plan import Problem
 
-pytestmark = [
-    pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed"),
-    pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") == "1", reason="Triton's interpreter compiles nothing"),
-    pytest.mark.skipif(torch.version.hip is not None, reason="this Triton compiles for AMD"),
-]
+pytestmark = kernel_needs.COMPILER
 
 
 PROBLEMS = [Problem(64, 8, 256, 256, 256, 1, 2, False), Problem(64, 8, 256, 256, 256, 1, 2, True),
@@ -29,8 +23,8 @@ def test_threads_own_their_channels(kernel, problem):
     """Sums would leave the thread in every tile: with the wrong order of axes they took 255 registers and spilled."""
     found = resources.resources(offline.compile_pass(kernel, problem))
     assert found.stack_bytes == 0
-    assert found.registers <= (168 if problem.pooled else 128)
-    # Room to exchange sums after the last tile, but not for a tile.
+    assert found.registers <= (176 if problem.pooled else 128)
+    # Room for 8 warps to exchange sums after the last tile, but not for a tile.
     assert found.shared_bytes <= 2048
 
 
@@ -48,5 +42,5 @@ def test_tensors_move_in_whole_vectors(kernel, problem):
     assert re.search(r"ld\.global[\w.:]*\.v4\.b32", ptx)
     narrow = re.findall(r"(?:ld|st)\.global[\w.:]*\.b(?:8|16)\b", ptx)
     # The pivots of the statistics' groups.
-    assert len(narrow) <= (kernel == "statistics"), narrow
+    assert len(narrow) <= (2 if kernel == "statistics" else 0), narrow
     assert not re.search(r"\b(?:atom|red)\.", ptx)

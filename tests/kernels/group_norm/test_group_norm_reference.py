@@ -5,10 +5,9 @@ import threading
 import pytest
 import torch
 import torch.nn.functional as F
+from tensors import LAST
 
 from scaffold.kernels import group_norm_relu
-
-LAST = torch.channels_last_3d
 
 
 def tensors(dtype=torch.float64, mean=0.0, channels=8):

@@ -1,18 +1,15 @@
 """What only a GPU can show: 16-bit products, sizes of production, races, the library's own kernels."""
 
+import kernel_needs
 import pytest
 import torch
 import torch.nn.functional as F
-from stem_cases import LAST
+from tensors import LAST
 
 from scaffold.kernels import convolution3, stem_convolution
 from scaffold.kernels.convolution import slabs, stem
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA or HIP device"),
-    pytest.mark.timeout(300),
-]
+pytestmark = kernel_needs.GPU
 
 
 @pytest.fixture(autouse=True)

@@ -1,11 +1,10 @@
 """The stem's kernels against float64, bit for bit where sums are exact, and which calls they decline."""
 
-import importlib.util
-from pathlib import Path
-
 import pytest
 import torch
-from stem_cases import LAST, exact_convolution, make_case, relative_error
+from mutants import mutant
+from stem_cases import exact_convolution, make_case
+from tensors import LAST, relative_error
 
 from scaffold.kernels import stem_convolution
 from scaffold.kernels.convolution import stem, stem_kernels, stem_plan
@@ -163,15 +162,9 @@ MUTATIONS = {
 def test_a_wrong_kernel_is_noticed(name, tmp_path, monkeypatch, device):
     """Control: the comparison with exact sums would pass although a kernel computes something else."""
     old, new = MUTATIONS[name]
-    source = Path(stem_kernels.__file__).read_text()
-    assert source.count(old) == 1
-    path = tmp_path / "mutant_stem.py"
-    path.write_text(source.replace(old, new))
-    spec = importlib.util.spec_from_file_location("mutant_stem", path)
-    mutant = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(mutant)
+    wrong = mutant(stem_kernels, old, new, monkeypatch, tmp_path)
     for kernel in ("forward_kernel", "weight_gradient_kernel", "weight_gradient_sum_kernel"):
-        monkeypatch.setattr(stem_kernels, kernel, getattr(mutant, kernel))
+        monkeypatch.setattr(stem_kernels, kernel, getattr(wrong, kernel))
     case = make_case((1, 3, 2, 3, 6), 16, device=device, ternary=True)
     exact = exact_convolution(*case)
     equal = [torch.equal(a.cpu().double(), b) for a, b in zip(run(*case), exact, strict=True)]

@@ -4,10 +4,10 @@ import contextlib
 from dataclasses import dataclass, field
 
 import torch
+from tensors import LAST, poisoned_memory
 
 from scaffold.kernels.convolution import upsample
 
-LAST = torch.channels_last_3d
 NAMES = ("out", "x", "weight", "bias", "skip")
 
 
@@ -50,23 +50,13 @@ class Case:
         tensors = {name: tensor.to(dtype or tensor.dtype) for name, tensor in (self.tensors | changed).items()}
         grad = tensors.pop("grad")
         leaves = {name: tensor.detach().requires_grad_() for name, tensor in tensors.items()}
-        with poisoned() if function is upsample.triton else contextlib.nullcontext():
+        with poisoned_memory() if function is upsample.triton else contextlib.nullcontext():
             out = function(**leaves)
             gradients = torch.autograd.grad(out, list(leaves.values()), grad)
         return dict(zip(NAMES, (out, *gradients), strict=True))
 
 
-@contextlib.contextmanager
-def poisoned():
-    """Fill memory that PyTorch allocates with NaN."""
-    torch.use_deterministic_algorithms(True)
-    try:
-        yield
-    finally:
-        torch.use_deterministic_algorithms(False)
-
-
-def same_bits(found, wanted):
+def same_values(found, wanted):
     """Whether results agree in every value, with the dtypes of ``found``."""
     return all(torch.equal(found[name], wanted[name].to(found[name].dtype)) for name in NAMES)
 

@@ -1,20 +1,14 @@
 """The kernels of the pointwise convolution as compiled for a Hopper GPU, on a machine without one."""
 
-import importlib.util
-import os
 import re
 
+import kernel_needs
 import pytest
-import torch
 
 from scaffold.kernels import resources
 from scaffold.kernels.convolution.pointwise_plan import plan
 
-pytestmark = [
-    pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed"),
-    pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") == "1", reason="Triton's interpreter compiles nothing"),
-    pytest.mark.skipif(torch.version.hip is not None, reason="this Triton compiles for AMD"),
-]
+pytestmark = kernel_needs.COMPILER
 
 
 def compiled(name, dtype="*bf16", **changes):

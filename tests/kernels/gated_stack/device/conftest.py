@@ -1,32 +1,7 @@
-"""Runs the kernels of the gated stack on a GPU, or in Triton's interpreter."""
-
-import importlib.util
-import sys
-import warnings
-from pathlib import Path
+"""The interpreter's products, made comparable with a GPU's."""
 
 import numpy as np
 import pytest
-import torch
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-if importlib.util.find_spec("triton") is None:
-    collect_ignore_glob = ["test_*.py"]
-
-
-@pytest.fixture(scope="session")
-def device():
-    """Where the kernels run; ``cpu`` means the interpreter."""
-    return "cuda" if torch.cuda.is_available() else "cpu"
-
-
-@pytest.fixture(autouse=True)
-def _quiet_interpreter():
-    with warnings.catch_warnings():
-        # NumPy warns of the overflows and invalid values that the tests provoke.
-        warnings.simplefilter("ignore", RuntimeWarning)
-        yield
 
 
 @pytest.fixture(autouse=True)

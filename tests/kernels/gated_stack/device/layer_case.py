@@ -1,9 +1,10 @@
 """One gated layer's backward on the test's device, by each path, into poisoned buffers with canaries."""
 
 import torch
-from stack_cases import StackDims, make_stack
+from stack_cases import make_stack
 
 from scaffold.kernels.gated_stack import driver, reference
+from scaffold.kernels.gated_stack.layout import StackDims
 
 CANARY = -7.25
 
@@ -63,8 +64,3 @@ class poisoned:  # noqa: N801 - reads as a verb
     def __exit__(self, *_):
         assert (self.whole[: self.margin] == CANARY).all(), "a kernel wrote before its output"
         assert (self.whole[-self.margin :] == CANARY).all(), "a kernel wrote past its output"
-
-
-def same_bits(a, b):
-    """Equal as bit patterns: NaN equals itself, and -0 differs from 0."""
-    return torch.equal(a.view(torch.int32), b.view(torch.int32))

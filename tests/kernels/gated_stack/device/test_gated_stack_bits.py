@@ -1,15 +1,14 @@
 """The fused kernels give the relay's bits, and both are accurate."""
 
-import importlib.util
-import sys
-from pathlib import Path
-
 import pytest
 import torch
-from layer_case import LayerCase, same_bits
-from stack_cases import StackDims, make_stack, random_like_output, relative_error
+from layer_case import LayerCase
+from mutants import mutant
+from stack_cases import make_stack, random_like_output
+from tensors import relative_error, same_bits
 
 from scaffold.kernels.gated_stack import driver, gated_stack_forward, gated_stack_input_grad, kernels, plan, reference
+from scaffold.kernels.gated_stack.layout import StackDims
 
 PRECISIONS = ("ieee", "tf32x3")
 FUSED = ("fused", "panel")
@@ -178,19 +177,12 @@ def test_a_wrong_kernel_is_noticed(name, tmp_path, monkeypatch, device):
     case = LayerCase(3, 32, 1, 21, device=device)
     assert same_bits(case.run("panel"), case.run("relay"))
     old, new = MUTATIONS[name]
-    source = Path(kernels.__file__).read_text()
-    assert source.count(old) >= 1
-    mutant = tmp_path / "mutant_kernels.py"
+    wrong = mutant(kernels, old, new, monkeypatch, tmp_path)
     # The shared helpers change for one side only.
-    mutant.write_text(source.replace(old, new))
-    spec = importlib.util.spec_from_file_location("mutant_kernels", mutant)
-    module = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, "mutant_kernels", module)
-    spec.loader.exec_module(module)
     mutated = ("gemm_kernel",) if "relay" in name else ("panel_scalar_kernel", "panel_vector_kernel")
     relay = case.run("relay")
     for kernel in mutated:
-        monkeypatch.setattr(kernels, kernel, getattr(module, kernel))
+        monkeypatch.setattr(kernels, kernel, getattr(wrong, kernel))
     if "unmasked" in name:
         with pytest.raises(AssertionError, match="past its output"):
             case.run("panel")

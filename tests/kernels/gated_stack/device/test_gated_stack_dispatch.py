@@ -8,10 +8,12 @@ from unittest import mock
 
 import pytest
 import torch
-from stack_cases import StackDims, make_stack, random_like_output, relative_error
+from stack_cases import make_stack, random_like_output
+from tensors import relative_error
 
 from scaffold.errors import UserError
 from scaffold.kernels.gated_stack import driver, gated_stack, gated_stack_forward, gated_stack_input_grad, op, plan
+from scaffold.kernels.gated_stack.layout import StackDims
 from scaffold.kernels.gated_stack.reference import forward
 
 DIMS = StackDims(1, 9, 1, 16, 2)

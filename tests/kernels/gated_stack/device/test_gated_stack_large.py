@@ -1,17 +1,16 @@
 """What only a GPU can show: sizes of production, memory, and races."""
 
+import kernel_needs
 import pytest
 import torch
-from layer_case import LayerCase, same_bits
-from stack_cases import StackDims, make_stack, random_like_output, relative_error
+from layer_case import LayerCase
+from stack_cases import make_stack, random_like_output
+from tensors import relative_error, same_bits
 
 from scaffold.kernels.gated_stack import driver, gated_stack, model, plan, reference
+from scaffold.kernels.gated_stack.layout import StackDims
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA or HIP device"),
-    pytest.mark.timeout(300),
-]
+pytestmark = kernel_needs.GPU
 
 PRECISIONS = ("ieee", "tf32x3")
 

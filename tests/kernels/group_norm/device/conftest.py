@@ -1,29 +1,8 @@
-"""Runs the kernels of GroupNorm on a GPU, or in Triton's interpreter."""
-
-import importlib.util
-import warnings
+"""Small tiles for the kernels of GroupNorm, and a record of their launches."""
 
 import pytest
-import torch
 
 from scaffold.kernels.group_norm import launch, plan
-
-if importlib.util.find_spec("triton") is None:
-    collect_ignore_glob = ["test_*.py"]
-
-
-@pytest.fixture(scope="session")
-def device():
-    """Where the kernels run; ``cpu`` means the interpreter."""
-    return "cuda" if torch.cuda.is_available() else "cpu"
-
-
-@pytest.fixture(autouse=True)
-def _quiet_interpreter():
-    with warnings.catch_warnings():
-        # NumPy warns of the overflows and invalid values that the tests provoke.
-        warnings.simplefilter("ignore", RuntimeWarning)
-        yield
 
 
 @pytest.fixture

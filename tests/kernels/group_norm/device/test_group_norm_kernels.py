@@ -1,14 +1,10 @@
 """What the kernels compute, against float64 and against PyTorch's own pooling."""
 
-import sys
-from pathlib import Path
-
 import pytest
 import torch
 import torch.nn.functional as F
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-from norm_cases import LAST, channels_last, error, everything, make_case, random_like, same_bits, with_gradients
+from norm_cases import channels_last, everything, make_case, random_like, with_gradients
+from tensors import LAST, relative_error, same_bits
 
 from scaffold.kernels.group_norm import group_norm_relu, group_norm_relu_pool, launch, op, reference
 
@@ -33,9 +29,9 @@ def test_values_and_gradients_against_float64(shape, groups, tile, device, launc
     y, gradients = with_gradients(lambda *t: group_norm_relu(*t, groups), inputs, dy)
     assert launches == ["statistics", "normalise", "gradient_sums", "input_gradient"]
     rough = op.eager(*double, groups, 1e-3)
-    assert error(rough, exact[0]) > 1e-5, "control: another eps is noticed"
+    assert relative_error(rough, exact[0]) > 1e-5, "control: another eps is noticed"
     for found, right in zip(y + gradients, exact + exact_gradients, strict=True):
-        assert error(found, right) < 2e-6
+        assert relative_error(found, right) < 2e-6
         assert found.stride() == right.stride() or shape[2:] == (1, 1, 1)
 
 
@@ -54,7 +50,7 @@ def test_pooling_and_its_gradient_against_float64(shape, groups, tile, device, l
     found, found_gradients = with_gradients(lambda *t: group_norm_relu_pool(*t, groups), inputs, gradients)
     assert launches == ["statistics", "normalise", "gradient_sums", "input_gradient"]
     for ours, right in zip(found + found_gradients, exact + exact_gradients, strict=True):
-        assert error(ours, right) < 2e-6
+        assert relative_error(ours, right) < 2e-6
     assert same_bits(found[0], group_norm_relu(*inputs, groups))
     assert same_bits(found[1], F.max_pool3d(found[0], 2))
 
@@ -74,7 +70,7 @@ def test_one_of_two_gradients_may_be_missing(arrives, tile, device):
     index = 0 if arrives == "y" else 1
     _, one = with_gradients(lambda *t: group_norm_relu_pool(*t, 4)[index], inputs, [gradients[index]])
     for found, right in zip(one, both, strict=True):
-        assert error(found, right) < 2e-6
+        assert relative_error(found, right) < 2e-6
 
 
 def test_pooling_takes_the_first_of_equals_and_the_last_nan(tile, device):
@@ -103,10 +99,10 @@ def test_reciprocal_deviation_where_the_mean_is_a_million_deviations(tile, devic
     _, statistics = op._forward_op(x, weight, bias, 3, 1e-5)
     groups = x.double().reshape(2, 3, -1)
     exact = (groups.var(2, correction=0) + 1e-5).rsqrt()
-    assert error(statistics[..., 2], exact) < 1e-6
+    assert relative_error(statistics[..., 2], exact) < 1e-6
     single = x.reshape(2, 3, -1)
     around_rounded = ((single - single.mean(2, keepdim=True)) ** 2).mean(2)
-    assert error((around_rounded + 1e-5).rsqrt(), exact) > 1e-6, "control: the plain two-pass formula fails"
+    assert relative_error((around_rounded + 1e-5).rsqrt(), exact) > 1e-6, "control: the plain two-pass formula fails"
 
 
 @pytest.mark.parametrize("mean", [0.0, 1e3])
@@ -119,7 +115,7 @@ def test_statistics_of_many_programs(mean, tile, device):
     groups = x.double().reshape(2, 3, -1)
     assert torch.equal(statistics[..., 0], torch.full_like(statistics[..., 0], 5 * 105))
     assert (statistics[..., 1] - groups.mean(2)).abs().max() < 3e-7 * max(1, mean)
-    assert error(statistics[..., 2], (groups.var(2, correction=0) + 1e-5).rsqrt()) < 1e-6
+    assert relative_error(statistics[..., 2], (groups.var(2, correction=0) + 1e-5).rsqrt()) < 1e-6
 
 
 def test_many_parts_with_close_means_are_merged_exactly(device):
@@ -133,7 +129,7 @@ def test_many_parts_with_close_means_are_merged_exactly(device):
     assert (result.statistics[..., 1] - exact[..., 1]).abs().max() <= 0.51 * 2**-14, (
         "more than half a unit in the last place"
     )
-    assert error(result.statistics[..., 2], (exact[..., 2] / exact[..., 0] + 1e-9).rsqrt()) < 1e-6
+    assert relative_error(result.statistics[..., 2], (exact[..., 2] / exact[..., 0] + 1e-9).rsqrt()) < 1e-6
 
 
 def test_equal_elements_give_the_bias(tile, device):
@@ -143,7 +139,8 @@ def test_equal_elements_give_the_bias(tile, device):
     x.fill_(1234.567)
     y, statistics = op._forward_op(x, weight, bias, 4, 1e-5)
     assert torch.equal(y, bias.relu().view(1, -1, 1, 1, 1).expand_as(y))
-    assert error(statistics[..., 2], torch.full((1, 4), 1e-5, dtype=torch.float64, device=device).rsqrt()) < 1e-7
+    exact = torch.full((1, 4), 1e-5, dtype=torch.float64).rsqrt()
+    assert relative_error(statistics[..., 2], exact) < 1e-7
 
 
 def test_number_of_programs_changes_no_bit_of_the_passes_that_write(tile, device):
@@ -267,12 +264,12 @@ def test_blocks_along_the_depth_give_the_same_bits(device):
     whole = _in_blocks(inputs, dy, 1)
     _, right = with_gradients(lambda *t: group_norm_relu(*t, 4), inputs, [dy])
     for a, b in zip(whole[1:], right, strict=True):
-        assert error(a, b) < 2e-6
+        assert relative_error(a, b) < 2e-6
     found = _in_blocks(inputs, dy, 3)
     assert same_bits(found[0], whole[0])
     assert same_bits(found[1], whole[1])
     for a, b in zip(found[2:], whole[2:], strict=True):
-        assert error(a, b) < 1e-6
+        assert relative_error(a, b) < 1e-6
 
 
 def _in_blocks(inputs, dy, shards):

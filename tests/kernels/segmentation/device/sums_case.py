@@ -1,10 +1,11 @@
 """Random logits and labels for the kernels of the loss sums."""
 
 import torch
+from tensors import LAST
 
 from scaffold.kernels.segmentation import reference
 
-LAST, PLAIN = torch.channels_last_3d, torch.contiguous_format
+PLAIN = torch.contiguous_format
 
 SHAPE = (5, 13, 21)
 """1365 voxels: more tiles than programs in the interpreter, and a ragged last one."""

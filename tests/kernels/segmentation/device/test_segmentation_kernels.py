@@ -2,7 +2,8 @@
 
 import pytest
 import torch
-from sums_case import LAST, PLAIN, SHAPE, cotangent_for, exact, found, make_case
+from sums_case import PLAIN, SHAPE, cotangent_for, exact, found, make_case
+from tensors import LAST
 
 from scaffold.kernels import segmentation_sums
 from scaffold.kernels.segmentation import op, plan, reference

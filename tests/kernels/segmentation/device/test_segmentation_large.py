@@ -1,18 +1,16 @@
 """What only a GPU can show: the size at which atomics vary, offsets beyond 32 bits, graphs, compilation."""
 
+import kernel_needs
 import pytest
 import torch
 import torch.nn.functional as F
-from sums_case import LAST, PLAIN, cotangent_for, found
+from sums_case import PLAIN, cotangent_for, found
+from tensors import LAST
 
 from scaffold.kernels import segmentation_sums
 from scaffold.kernels.segmentation import op, reference
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA or HIP device"),
-    pytest.mark.timeout(300),
-]
+pytestmark = kernel_needs.GPU
 
 
 def volume(edge=128, classes=6, dtype=torch.bfloat16):

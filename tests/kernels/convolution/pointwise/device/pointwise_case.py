@@ -2,8 +2,7 @@
 
 import torch
 import torch.nn.functional as F
-
-LAST = torch.channels_last_3d
+from tensors import LAST
 
 
 def make_case(device, inputs=64, outputs=6, dtype=torch.float32, shape=(5, 6, 7), samples=2, exact=False, seed=0):
@@ -29,8 +28,3 @@ def run(function, x, weight, bias, gradient):
 def exact_run(x, weight, bias, gradient):
     """Return the same in float64."""
     return run(F.conv3d, x.double(), weight.double(), bias.double(), gradient.double())
-
-
-def relative_error(found, right):
-    """Largest difference over the largest right value."""
-    return ((found.double() - right.double()).abs().max() / right.double().abs().max()).item()

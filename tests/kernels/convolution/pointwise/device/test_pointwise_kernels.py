@@ -2,7 +2,8 @@
 
 import pytest
 import torch
-from pointwise_case import LAST, exact_run, make_case, relative_error, run
+from pointwise_case import exact_run, make_case, run
+from tensors import LAST, relative_error
 
 from scaffold.kernels import pointwise_convolution
 from scaffold.kernels.convolution import pointwise, pointwise_plan

@@ -1,18 +1,16 @@
 """What only a GPU can show: production sizes, offsets beyond 32 bits, graphs, compilation."""
 
+import kernel_needs
 import pytest
 import torch
 import torch.nn.functional as F
-from pointwise_case import LAST, exact_run, relative_error, run
+from pointwise_case import exact_run, run
+from tensors import LAST, relative_error
 
 from scaffold.kernels import pointwise_convolution
 from scaffold.kernels.convolution import pointwise
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA or HIP device"),
-    pytest.mark.timeout(300),
-]
+pytestmark = kernel_needs.GPU
 
 
 def volume(edge, dtype=torch.bfloat16, inputs=64, outputs=6):

@@ -1,8 +1,7 @@
 """Images, weights and output gradients for the stem's tests."""
 
 import torch
-
-LAST = torch.channels_last_3d
+from tensors import LAST
 
 
 def make_case(shape, out_channels, *, device="cpu", dtype=torch.float32, ternary=False, seed=0):
@@ -30,8 +29,3 @@ def exact_convolution(x, weight, dy):
     weight.requires_grad_()
     y = torch.nn.functional.conv3d(x, weight, padding=1)
     return y.detach(), torch.autograd.grad(y, weight, dy)[0]
-
-
-def relative_error(found, exact):
-    """Largest difference over the largest exact value."""
-    return ((found.detach().cpu().double() - exact).abs().max() / exact.abs().max()).item()

@@ -2,8 +2,6 @@
 
 import torch
 
-from scaffold.kernels.gated_stack.layout import StackDims
-
 
 def make_stack(dims, *, scale=True, dtype=torch.float32, device="cpu", requires="", seed=0):
     """Return {name: tensor} for u0, w0, w1, gw and, if asked for, scale; ``requires`` names those with gradients."""
@@ -31,11 +29,3 @@ def random_like_output(dims, *, device="cpu", dtype=torch.float32, seed=1):
     generator = torch.Generator().manual_seed(seed)
     shape = (dims.n_edge, dims.n_focus, dims.row)
     return torch.randn(shape, generator=generator, dtype=torch.float64).to(device, dtype)
-
-
-def relative_error(found, exact):
-    """Largest difference over the largest exact value."""
-    return ((found.double() - exact).abs().max() / exact.abs().max()).item()
-
-
-__all__ = ["StackDims", "make_stack", "random_like_output", "relative_error"]

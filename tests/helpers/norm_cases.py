@@ -1,8 +1,7 @@
 """Inputs of GroupNorm in channels-last order, and gradients through any implementation of it."""
 
 import torch
-
-LAST = torch.channels_last_3d
+from tensors import LAST
 
 
 def make_case(shape, dtype=torch.float32, *, device="cpu", mean=0.0, parameters=torch.float32, seed=0):
@@ -37,14 +36,3 @@ def everything(*arguments):
     """Like ``with_gradients``, in one list."""
     outputs, gradients = with_gradients(*arguments)
     return [*outputs, *gradients]
-
-
-def error(found, exact):
-    """Largest difference relative to the largest exact value."""
-    return ((found.double() - exact.double()).abs().max() / exact.double().abs().max()).item()
-
-
-def same_bits(a, b):
-    """Equal as bit patterns: NaN equals itself, and -0 differs from 0."""
-    kind = {4: torch.int32, 2: torch.int16, 1: torch.uint8}[a.element_size()]
-    return a.dtype == b.dtype and torch.equal(a.contiguous().view(kind), b.contiguous().view(kind))
