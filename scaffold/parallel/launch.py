@@ -149,7 +149,7 @@ class Context(Team):
             "device_type": self.device.type,
             "threads": self.threads,
             "launcher": self.launcher,
-            "mpi_library": _mpi_library() if self.launcher == "mpi" else None,
+            "mpi_library": mpi.library() if self.launcher == "mpi" else None,
         }
 
 
@@ -340,9 +340,3 @@ class _StoreTeam(Team):
 def _default_threads(ranks_on_host: int) -> int:
     named = environment.number("OMP_NUM_THREADS")
     return named or max(1, len(os.sched_getaffinity(0)) // ranks_on_host)
-
-
-def _mpi_library() -> str:
-    from mpi4py import MPI
-
-    return MPI.Get_library_version().strip("\x00 \n").splitlines()[0]
