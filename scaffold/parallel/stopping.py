@@ -21,13 +21,17 @@ import torch
 import torch.distributed as dist
 
 from scaffold.errors import Ending
+from scaffold.parallel import environment
 from scaffold.parallel.launch import Context, lost_rank
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
 """What asks a job to stop: schedulers send SIGTERM or SIGUSR1 before their limit, a person Ctrl-C."""
 
 _LAG = 2
-_NO_REQUEST, _TIME_LIMIT = 0, 1000
+_NO_REQUEST, _TIME_LIMIT, _JOB_LIMIT = 0, 1000, 1001
+
+_LIMIT_WITHIN_S = {signal.SIGTERM: 15.0, signal.SIGUSR1: 600.0}
+"""A signal that comes so short before the announced end of the job, in seconds, is that end, or warns of it."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +40,7 @@ class Request:
 
     Attributes:
         ending: ``SIGNAL`` or ``TIME_LIMIT``.
-        name: for the user ("SIGTERM", "time limit").
+        name: for the user ("SIGTERM", "time limit"), with what a scheduler means by it as far as that is known.
     """
 
     ending: Ending
@@ -115,7 +119,9 @@ class StopRequests:
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         if number == signal.SIGINT and self._asked == signal.SIGINT:
             raise KeyboardInterrupt
-        self._asked = number
+        job_end = environment.job_end()
+        at_limit = job_end is not None and job_end - time.time() < _LIMIT_WITHIN_S.get(signal.Signals(number), 0.0)
+        self._asked = _JOB_LIMIT if at_limit and number != signal.SIGINT else number
         logging.getLogger("scaffold").warning(
             "%s received on rank %d: stopping", signal.Signals(number).name, self._context.rank
         )
@@ -126,4 +132,10 @@ def _request(asked: int) -> Request | None:
         return None
     if asked == _TIME_LIMIT:
         return Request(Ending.TIME_LIMIT, "time limit")
-    return Request(Ending.SIGNAL, signal.Signals(asked).name)
+    if asked == _JOB_LIMIT:
+        return Request(Ending.TIME_LIMIT, "time limit of the job")
+    name = signal.Signals(asked).name
+    if asked == signal.SIGTERM and environment.job_id() is not None:
+        limit = " or preempted" if environment.job_end() is not None else ", preempted, or at its time limit"
+        name += f" (the job was cancelled{limit})"
+    return Request(Ending.SIGNAL, name)

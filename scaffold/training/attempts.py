@@ -16,6 +16,9 @@ from scaffold.parallel import environment
 
 ATTEMPTS = "attempts.json"
 
+AT_LIMIT_S = 20.0
+"""A job last heard of so close to the end that its scheduler had set was ended by it; a heart beats every 15 s."""
+
 
 @dataclass
 class Attempt:
@@ -35,6 +38,8 @@ class Attempt:
         forgiven: no longer counts as an attempt without progress.
         setup: seconds of its parts before the first epoch.
         world: what it ran on (:meth:`scaffold.parallel.launch.Context.describe`).
+        restarts: how often the scheduler had requeued its job before.
+        job_end: when the scheduler was to end its job, POSIX time; None if it does not say.
     """
 
     start: str
@@ -50,6 +55,8 @@ class Attempt:
     forgiven: bool = False
     setup: dict[str, float] | None = None
     world: dict[str, Any] | None = None
+    restarts: int = 0
+    job_end: int | None = None
 
     @classmethod
     def from_json(cls, entry: dict[str, Any]) -> Attempt:
@@ -105,9 +112,19 @@ class Attempts:
         Args:
             last_sign_of_life: of a killed attempt, POSIX time.
         """
-        if self.all and self.current.end is None:
-            self._close_killed(self.current, last_sign_of_life)
-        self.all.append(Attempt(provenance.now(), socket.gethostname(), environment.job_id()))
+        present = Attempt(
+            provenance.now(),
+            socket.gethostname(),
+            environment.job_id(),
+            restarts=environment.restarts(),
+            job_end=environment.job_end(),
+        )
+        if self.all:
+            if self.current.end is None:
+                self._close_killed(self.current, last_sign_of_life)
+            if self.current.job is not None and self.current.job == present.job:
+                self._note_requeue(self.current, present)
+        self.all.append(present)
         self.write()
 
     def resume_from(self, epoch: int) -> None:
@@ -186,8 +203,14 @@ class Attempts:
         atomic.write_json(self._path, self.to_json())
 
     def _close_killed(self, attempt: Attempt, last_sign_of_life: float) -> None:
-        attempt.ending, attempt.reason = Ending.KILLED, "killed"
+        at_limit = attempt.job_end is not None and attempt.job_end - last_sign_of_life < AT_LIMIT_S
+        attempt.ending, attempt.reason = Ending.KILLED, "killed at its job's time limit" if at_limit else "killed"
         started = datetime.fromisoformat(attempt.start)
         ended = max(last_sign_of_life, started.timestamp())
         attempt.end = datetime.fromtimestamp(ended, started.tzinfo).isoformat(timespec="seconds")
         attempt.wall_s = round(ended - started.timestamp(), 3)
+
+    def _note_requeue(self, attempt: Attempt, present: Attempt) -> None:
+        """Say of ``attempt``, which a signal or a kill ended, that the scheduler put its job back into the queue."""
+        if attempt.restarts < present.restarts and attempt.ending in (Ending.KILLED, Ending.SIGNAL, Ending.LOST_RANK):
+            attempt.reason = f"{attempt.reason}; its job was requeued"
