@@ -1,3 +1,4 @@
+import gc
 import os
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ import scaffold
 from scaffold import study_files
 from scaffold.config import Job, Study, dataset_name, library_name
 from scaffold.config import stage_version, training_identity
+from scaffold.dataset.memory import memory_of_ranks
 from scaffold.errors import ScaffoldError, UserError
 from scaffold.results_lock import ResultsLock
 
@@ -18,6 +20,10 @@ RESULTS = Path("results")
 RESULTS_LOCK = ResultsLock(RESULTS)
 
 study_files.activate_environment()
+
+# A plan is thousands of objects that all live to its end. Searching them for
+# garbage, again and again as they become more, takes a sixth of the time.
+gc.disable()
 
 
 def read_study() -> Study:
@@ -70,6 +76,7 @@ def refuse_to_retrain() -> None:
 
 
 onstart:
+    gc.enable()
     try:
         RESULTS_LOCK.acquire()
         refuse_to_retrain()
@@ -88,8 +95,6 @@ onerror:
 
 def render_mem_mb(wildcards, rulename) -> int:
     """Return the memory of rendering a part, by as many tasks as the profile gives the rule."""
-    from scaffold.dataset.render import memory_of_ranks
-
     tasks = workflow.get_rule(rulename).resources["tasks"].value
     return -(-memory_of_ranks(DATASETS[wildcards.dataset], tasks) // 10**6)
 
