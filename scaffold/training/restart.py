@@ -7,6 +7,7 @@ names everything by its full path.
 
 from __future__ import annotations
 
+import math
 import os
 import shlex
 import sys
@@ -26,6 +27,8 @@ _KEPT = (
     "PROFILE_TORCH_ACTIVE", "PROFILE_TORCH_RECORD_SHAPES", "PROFILE_TORCH_WITH_STACK",
 )  # fmt: skip
 """Variables that change what a training does, set again where they were set."""
+
+_OF_SLURM = {"mem": "SLURM_MEM_PER_NODE", "partition": "SLURM_JOB_PARTITION", "account": "SLURM_JOB_ACCOUNT"}
 
 
 @dataclass(frozen=True)
@@ -97,7 +100,7 @@ def script(
     )
     lines = [
         "#!/usr/bin/env bash",
-        *_directives(job, nodes),
+        *_directives(context, command.minutes, variables),
         f"# Continues the training of {job.run} (ranks {job.ranks}, seed {job.seed}) as it was last started, with",
         f"# {count(job.ranks, 'rank')} on {count(nodes, 'host')}, and publishes its result. Run it in an allocation",
         "# of that size, or submit it: sbatch and flux batch read the lines above. Further arguments go to scaffold",
@@ -113,25 +116,22 @@ def script(
     return "\n".join(lines) + "\n"
 
 
-def _directives(job: Job, nodes: int) -> list[str]:
-    """Return what tells Slurm and Flux how much the job needs, which to bash are comments."""
-    wanted = job.resources
-    slurm = {
-        "nodes": nodes,
-        "ntasks": job.ranks,
-        "cpus-per-task": wanted.threads,
-        "mem": f"{-(-wanted.mem_mb // nodes)}M",
-        "time": wanted.runtime,
-    }
-    flux = {
-        "nodes": nodes,
-        "nslots": job.ranks,
-        "cores-per-slot": wanted.threads,
-        "time-limit": f"{wanted.runtime}m",
-    }
-    if wanted.gpus:
-        slurm["gpus-per-node"] = -(-wanted.gpus // nodes)
-        flux["gpus-per-slot"] = -(-wanted.gpus // job.ranks)
+def _directives(context: Context, minutes: float | None, variables: environment.Environment) -> list[str]:
+    """Return what tells Slurm and Flux how much the job needs, which to bash are comments.
+
+    Partition, account and memory are those of the present job, where Slurm tells them.
+    """
+    nodes, gpus = len(set(context.hosts)), int(context.device.type == "cuda")
+    slurm: dict[str, object] = {"nodes": nodes, "ntasks": context.size, "cpus-per-task": context.threads}
+    flux: dict[str, object] = {"nodes": nodes, "nslots": context.size, "cores-per-slot": context.threads}
+    if minutes is not None:
+        whole = math.ceil(minutes)
+        slurm["time"], flux["time-limit"] = whole, f"{whole}m"
+    if gpus:
+        slurm["gpus-per-task"], flux["gpus-per-slot"] = gpus, gpus
+    for option, name in _OF_SLURM.items():
+        if variables.get(name):
+            slurm[option] = variables[name]
     return [
         *(f"#SBATCH --{name}={value}" for name, value in slurm.items()),
         *(f"# flux: --{name}={value}" for name, value in flux.items()),

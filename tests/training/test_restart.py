@@ -3,6 +3,7 @@
 import subprocess
 
 import pytest
+import torch
 from training_jobs import study
 
 from scaffold.config import Job
@@ -15,9 +16,8 @@ AWKWARD = "a b'c\"$HOME;`x`\\"
 
 @pytest.fixture
 def job(tmp_path):
-    """A training on four ranks of two nodes, with two GPUs each."""
-    resources = {"nodes": 2, "gpus": 4, "threads": 3, "mem_mb": 9001, "runtime": 90}
-    spec = study(tmp_path / "study.yaml", resources=resources).run("tiny")
+    """A training on four ranks."""
+    spec = study(tmp_path / "study.yaml").run("tiny")
     return Job("tiny", spec.config, 4, 5, spec.resources)
 
 
@@ -81,12 +81,17 @@ def test_the_launcher_of_a_training_started_by_hand_is_guessed(job, tmp_path, mo
     assert f"\n{command} \\\n" in script
 
 
-def test_a_scheduler_reads_the_shape(job, tmp_path):
+def test_a_scheduler_reads_the_shape(job, tmp_path, monkeypatch):
     """Submitted as it is, the script must get what the training had; the lines end at the first command."""
-    script = restart.write(tmp_path, world(), job, Command(tmp_path / "meta.yaml", tmp_path)).read_text()
+    for name, value in {"SLURM_MEM_PER_NODE": "4501", "SLURM_JOB_PARTITION": "gpu", "SLURM_JOB_ACCOUNT": ""}.items():
+        monkeypatch.setenv(name, value)
+    context = world()
+    context.threads, context.device = 3, torch.device("cuda", 0)
+    script = restart.write(tmp_path, context, job, Command(tmp_path / "meta.yaml", tmp_path, minutes=89.5)).read_text()
     head = script.partition("\nset ")[0].splitlines()
     assert [line.removeprefix("#SBATCH ") for line in head if line.startswith("#SBATCH ")] == [
-        "--nodes=2", "--ntasks=4", "--cpus-per-task=3", "--mem=4501M", "--time=90", "--gpus-per-node=2",
+        "--nodes=2", "--ntasks=4", "--cpus-per-task=3", "--time=90", "--gpus-per-task=1", "--mem=4501",
+        "--partition=gpu",
     ]  # fmt: skip
     assert [line.removeprefix("# flux: ") for line in head if line.startswith("# flux: ")] == [
         "--nodes=2", "--nslots=4", "--cores-per-slot=3", "--time-limit=90m", "--gpus-per-slot=1",
