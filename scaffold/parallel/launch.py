@@ -331,10 +331,17 @@ class _StoreTeam(Team):
 
         try:
             self._store.set(f"{self._topic}/{self.rank}", pickle.dumps(value).hex())
-            texts = [self._store.get(f"{self._topic}/{rank}").decode() for rank in range(self.size)]
+            texts = [self._told_by(rank) for rank in range(self.size)]
             return [pickle.loads(bytes.fromhex(text)) for text in texts]  # noqa: S301 - our own bytes
         except RuntimeError as error:
             raise lost_rank(error) from error
+
+    def _told_by(self, rank: int) -> str:
+        try:
+            return self._store.get(f"{self._topic}/{rank}").decode()
+        except dist.DistStoreError as error:
+            # The store is there, so it is the rank that is not.
+            raise mpi.SilentRankError([rank], timeout().total_seconds(), f"finding its {self._topic}") from error
 
 
 def _default_threads(ranks_on_host: int) -> int:

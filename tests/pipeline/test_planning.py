@@ -97,7 +97,7 @@ def test_launcher_is_the_profiles(fresh: Workspace) -> None:
     command = ["--dry-run", "--printshellcmds", "--profile", str(profile), "--cores", "1"]
     output = fresh.snakemake(*command, profile=None).stdout
     assert "-- srun -n 2 python -m mpi4py -m scaffold train" in output
-    assert "--launcher 'srun -n 2'" in output, "restart.sh starts the same"
+    assert "--launcher='srun -n 2'" in output, "restart.sh starts the same"
     assert "-- aprun -n 4 python -m mpi4py -m scaffold render" in output
     assert "parts/0000 --ranks 4" in output
     assert "mpiexec" not in output
