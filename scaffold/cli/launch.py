@@ -81,8 +81,9 @@ def _check(arguments: argparse.Namespace, context: Context) -> None:
 
     ranks = context.exchange(probe.own_facts(context))
     console = _console() if context.rank == 0 else None
-    if console is not None:
-        _show_ranks(console, context, ranks)
+    with context.together("showing the ranks"):
+        if console is not None:
+            _show_ranks(console, context, ranks)
     measured = list(probe.bandwidths(context, arguments.timeout))
     doubts = probe.doubts(ranks)
     with context.together("reporting"):
@@ -104,7 +105,7 @@ def _check(arguments: argparse.Namespace, context: Context) -> None:
 
 @contextmanager
 def _ended_together(team: Team) -> Iterator[None]:
-    """End the whole job where a rank is silent or dead, which no collective would survive; rank 0 tells."""
+    """End the whole job where a rank is silent or dead, which no collective would survive; rank 0 tells if it can."""
     from scaffold.parallel import ending
     from scaffold.parallel.launch import LostRankError
     from scaffold.parallel.mpi import SilentRankError
@@ -112,8 +113,7 @@ def _ended_together(team: Team) -> Iterator[None]:
     try:
         yield
     except (SilentRankError, LostRankError) as error:
-        speaker = 1 if isinstance(error, SilentRankError) and 0 in error.ranks else 0
-        if team.rank == speaker or isinstance(error, LostRankError):
+        if team.rank == 0 or isinstance(error, LostRankError) or 0 in error.ranks:
             print(f"scaffold check-launch: {error}", file=sys.stderr, flush=True)
         # The first to end has its launcher kill the others, and may lose what was not yet passed on.
         time.sleep(_SPEAKING_S)

@@ -172,7 +172,7 @@ def bandwidths(
     Raises:
         SilentRankError: a rank hangs; names it.
         LostRankError: a rank died.
-        WrongSumError: a sum is wrong.
+        RankError: on every rank: a sum is wrong.
     """
     if context.control_group is not None:
         for size in gloo_bytes:
@@ -216,7 +216,8 @@ def _measure(
     try:
         # The first one also connects the ranks, and is the one in which a broken rank shows.
         _wait(dist.all_reduce(tensor, group=group, async_op=True), limit_s)
-        _check_sum(tensor, context, action)
+        with context.together(action):
+            _check_sum(tensor, context)
         own = [_seconds(tensor, group, context) for _ in range(repeats)]
     except (RuntimeError, TimeoutError) as error:
         silent = _silent_ranks(context)
@@ -237,11 +238,11 @@ def _wait(work: Any, limit_s: float) -> None:
     work.wait()
 
 
-def _check_sum(tensor: torch.Tensor, context: Context, action: str) -> None:
+def _check_sum(tensor: torch.Tensor, context: Context) -> None:
     expected = context.size * (context.size + 1) / 2
     low, high = float(tensor.min()), float(tensor.max())
     if (low, high) != (expected, expected):
-        raise WrongSumError(f"{action}: rank {context.rank} got {low:g} to {high:g}, where {expected:g} is the sum")
+        raise WrongSumError(f"got {low:g} to {high:g}, where {expected:g} is the sum")
 
 
 def _seconds(tensor: torch.Tensor, group: dist.ProcessGroup, context: Context) -> float:

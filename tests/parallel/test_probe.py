@@ -1,11 +1,17 @@
 """What is made of the ranks' facts and times."""
 
 import re
+from datetime import timedelta
 
 import pytest
+import torch.distributed as dist
+from torch.distributed import TCPStore
 
+from scaffold.errors import ExitCode
 from scaffold.parallel import probe
+from scaffold.parallel.launch import Context
 from scaffold.parallel.probe import Bandwidth, RankFacts
+from scaffold.parallel.team import RankError
 
 
 def facts(rank, host="a", cpus=(0, 1), **others):
@@ -43,3 +49,41 @@ def test_bandwidths_are_those_of_the_nccl_tests():
 def test_sets_of_cpus_are_written_as_linux_does():
     assert probe.ranges([]) == ""
     assert probe.ranges([0, 1, 2, 5, 7, 8]) == "0-2,5,7-8"
+
+
+@pytest.fixture
+def world_of_one():
+    """A rank that has both groups, as ranks with GPUs have, though there is no other and no GPU."""
+    store = TCPStore("127.0.0.1", 0, None, True, timedelta(seconds=20), wait_for_workers=False)
+    dist.init_process_group("gloo", store=store, rank=0, world_size=1)
+    context = Context("mpi")
+    context.store, context.backend = store, "nccl"
+    context.data_group = context.control_group = dist.group.WORLD
+    yield context
+    dist.destroy_process_group()
+
+
+def test_both_groups_are_measured_at_every_size(world_of_one):
+    """The data group carries the gradients: it is the one whose speed counts, and GPUs alone have it apart."""
+    rows = list(probe.bandwidths(world_of_one, 5, gloo_bytes=[8, 64], nccl_bytes=[4096], repeats=3))
+    assert [(row.group, row.bytes, row.repeats) for row in rows] == [
+        ("control", 8, 3),
+        ("control", 64, 3),
+        ("data", 4096, 3),
+    ]
+    world_of_one.backend = "gloo"
+    assert {row.group for row in probe.bandwidths(world_of_one, 5, gloo_bytes=[8], repeats=1)} == {"control"}
+
+
+def test_a_wrong_sum_is_refused(world_of_one, monkeypatch):
+    """A fast network that adds wrongly would pass for a good one."""
+    real = dist.all_reduce
+
+    def broken(tensor, **options):
+        tensor[-1] += 1
+        return real(tensor, **options)
+
+    monkeypatch.setattr(dist, "all_reduce", broken)
+    with pytest.raises(RankError, match="got 1 to 2, where 1 is the sum") as caught:
+        list(probe.bandwidths(world_of_one, 5, gloo_bytes=[64]))
+    assert caught.value.exit_code == ExitCode.INTERNAL
