@@ -2,10 +2,11 @@
 
     python benchmarks/planning.py benchmarks/results/DEVICE/planning.csv
 
-Two studies of 300 runs with the default keys: in ``shared`` they differ in the training alone and share one
-data set, in ``own`` each has its own. Three commands each: a dry run of the study when nothing is made, a dry
-run when all is, and the run that finds nothing to do. To have all made, every output is an empty file
-(``result.json`` with the identity that is looked for) whose making Snakemake has recorded.
+Two studies of 300 runs: in ``shared`` they differ in the training alone and share one data set of the default
+size, in ``own`` each has a small one of its own (two categories, one part: five jobs). Three commands each: a dry
+run of the study when nothing is made, a dry run when all is, and the run that finds nothing to do. To have all
+made, every output is an empty file (``result.json`` with the identity that is looked for) whose making Snakemake
+has recorded.
 
 Planning uses one core. ``cpu_s``, its processor time, does not depend on what else runs on the machine; ``wall_s``
 does, and is the one that a user of an idle machine waits for.
@@ -26,6 +27,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -37,11 +39,12 @@ COLUMNS = ("study", "runs", "state", "command", "jobs", "cpu_s", "cpu_low_s", "c
 COMMANDS = {"dry run": ("--dry-run", "--quiet", "rules"), "run": ("--quiet", "all")}
 
 
-def studies(runs: int) -> dict[str, dict[str, dict[str, float]]]:
-    """Return the keys of each run of both studies."""
+def studies(runs: int) -> dict[str, dict[str, Any]]:
+    """Return both studies, as their files have them."""
+    small = {"problem_scale": 4, "unet_bottleneck_dim": 2, "n_categories": 2, "n_instances_used_per_fractal": 12}
     return {
-        "shared": {f"run{i:03d}": {"starting_learning_rate": 0.001 + i * 1e-6} for i in range(runs)},
-        "own": {f"run{i:03d}": {"seed": i} for i in range(runs)},
+        "shared": {"runs": {f"run{i:03d}": {"starting_learning_rate": 0.001 + i * 1e-6} for i in range(runs)}},
+        "own": {"defaults": small, "runs": {f"run{i:03d}": {"seed": i} for i in range(runs)}},
     }
 
 
@@ -110,10 +113,10 @@ def main() -> None:
     os.environ["PYTHONPATH"] = str(ROOT)
     rows: list[dict[str, object]] = []
     with tempfile.TemporaryDirectory(dir=arguments.scratch) as scratch:
-        for name, runs in studies(arguments.runs).items():
+        for name, study in studies(arguments.runs).items():
             folder = Path(scratch) / name
             folder.mkdir()
-            (folder / "study.yaml").write_text(yaml.safe_dump({"runs": runs}))
+            (folder / "study.yaml").write_text(yaml.safe_dump(study))
             for row in measure(name, arguments.runs, folder, arguments.repeats):
                 print(*(f"{key} {value};" for key, value in row.items()), flush=True)
                 rows.append(row)

@@ -30,7 +30,7 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
 _LAG = 2
 _NO_REQUEST, _TIME_LIMIT, _JOB_LIMIT = 0, 1000, 1001
 
-_LIMIT_WITHIN_S = {signal.SIGTERM: 15.0, signal.SIGUSR1: 600.0}
+_LIMIT_WITHIN_S: dict[int, float] = {signal.SIGTERM: 15.0, signal.SIGUSR1: 600.0}
 """A signal that comes so short before the announced end of the job, in seconds, is that end, or warns of it."""
 
 
@@ -119,12 +119,16 @@ class StopRequests:
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         if number == signal.SIGINT and self._asked == signal.SIGINT:
             raise KeyboardInterrupt
-        job_end = environment.job_end()
-        at_limit = job_end is not None and job_end - time.time() < _LIMIT_WITHIN_S.get(signal.Signals(number), 0.0)
-        self._asked = _JOB_LIMIT if at_limit and number != signal.SIGINT else number
+        self._asked = _JOB_LIMIT if _is_end_of_job(number) else number
         logging.getLogger("scaffold").warning(
             "%s received on rank %d: stopping", signal.Signals(number).name, self._context.rank
         )
+
+
+def _is_end_of_job(number: int) -> bool:
+    """Return whether the signal ``number`` comes now because the job's time is up, or nearly so."""
+    job_end, within_s = environment.job_end(), _LIMIT_WITHIN_S.get(number)
+    return job_end is not None and within_s is not None and job_end - time.time() < within_s
 
 
 def _request(asked: int) -> Request | None:

@@ -45,7 +45,7 @@ def test_a_signal_is_read_two_steps_later_and_at_once_when_settling(number):
         ),
         (signal.SIGUSR1, 120, Request(Ending.TIME_LIMIT, "time limit of the job")),
         (signal.SIGUSR1, None, Request(Ending.SIGNAL, "SIGUSR1")),
-        (signal.SIGINT, 5, Request(Ending.SIGNAL, "SIGINT")),
+        (signal.SIGINT, -5, Request(Ending.SIGNAL, "SIGINT")),
     ],
 )
 def test_what_a_scheduler_means_by_a_signal_is_told_where_it_can_be_known(monkeypatch, number, left_s, request_):
