@@ -77,8 +77,7 @@ def finish(folder: Path) -> None:
 
 def measure(name: str, runs: int, folder: Path, repeats: int) -> Iterator[dict[str, object]]:
     """Yield the rows of one study."""
-    # The lines of a plan that tell how many jobs it has.
-    jobs = int(re.findall(r"^total +(\d+)$", snakemake(folder, *COMMANDS["dry run"])[0], re.MULTILINE)[-1])
+    jobs = 0
     for state, command in (("nothing made", "dry run"), ("all made", "dry run"), ("all made", "run")):
         if state == "all made" and not (folder / "results").exists():
             finish(folder)
@@ -86,6 +85,8 @@ def measure(name: str, runs: int, folder: Path, repeats: int) -> Iterator[dict[s
         for _ in range(repeats):
             output, cpu, wall = snakemake(folder, *COMMANDS[command])
             times.append((cpu, wall))
+            if state == "nothing made":
+                jobs = int(re.findall(r"^total +(\d+)$", output, re.MULTILINE)[-1])
             if state == "all made" and command == "dry run" and "Nothing to be done" not in output:
                 raise SystemExit(f"{name}: something is left to be done:\n{output}")
         cpu_s, wall_s = zip(*times, strict=True)
