@@ -1,7 +1,8 @@
 """The command line: one verb a stage.
 
-``fractals``, ``dataset``, ``train``, ``report``, ``kernels`` and ``settings`` each register their verbs. They import
-what they run inside the verb's function, so that ``--help`` is fast and needs neither torch nor MPI.
+``fractals``, ``dataset``, ``train``, ``report``, ``kernels``, ``launch`` and ``settings`` each register their
+verbs. They import what they run inside the verb's function, so that ``--help`` is fast and needs neither torch
+nor MPI.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import sys
 from collections.abc import Sequence
 
 from scaffold import __version__
-from scaffold.cli import dataset, fractals, kernels, report, settings, train
+from scaffold.cli import dataset, fractals, kernels, launch, report, settings, train
 from scaffold.config.problems import nearest
 from scaffold.errors import ExitCode, ScaffoldError, UserError
 from scaffold.progress import setup_logging
@@ -73,6 +74,6 @@ def build_parser() -> tuple[argparse.ArgumentParser, dict[str, argparse.Argument
     parser.add_argument("--version", action="version", version=f"scaffold {__version__}")
     parser.add_argument("-v", "--verbose", action="store_true", help="also show debug lines and causes of errors")
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
-    for group in (settings, fractals, dataset, train, report, kernels):
+    for group in (settings, fractals, dataset, train, report, kernels, launch):
         group.register(verbs)
     return parser, dict(verbs.choices)

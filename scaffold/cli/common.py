@@ -47,10 +47,11 @@ def add_ranks_argument(parser: argparse.ArgumentParser) -> None:
 
 def add_threads_argument(parser: argparse.ArgumentParser, meaning: str) -> None:
     """Add ``--threads``, at least 1."""
-    parser.add_argument("--threads", type=_at_least_one, default=1, metavar="T", help=meaning)
+    parser.add_argument("--threads", type=at_least_one, default=1, metavar="T", help=meaning)
 
 
-def _at_least_one(text: str) -> int:
+def at_least_one(text: str) -> int:
+    """Return the integer of at least 1 that an argument is."""
     if not text.isdigit() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not an integer of at least 1")
     return int(text)

@@ -30,6 +30,10 @@ def register(verbs: Verbs) -> None:
     train.add_argument(
         "--threads", type=int, metavar="T", help="CPU threads per rank; else OMP_NUM_THREADS, else a fair share"
     )
+    train.add_argument(
+        "--launcher", metavar="PREFIX",
+        help="what this command was launched with, for restart.sh in the work folder; by default a guess",
+    )  # fmt: skip
 
     clean = add_verb(verbs, "clean-run", _clean_run, "Remove the checkpoints and records of a training.")
     clean.add_argument("directory", metavar="DIR", help="results/runs/RUN/ranksN/seedS, or a work folder")
@@ -59,10 +63,12 @@ def _train(arguments: argparse.Namespace) -> None:
         ending.leave(context, error.exit_code)
 
     from scaffold.training import worker
+    from scaffold.training.restart import Command
 
     minutes = [limit for limit in (arguments.minutes, job.config.max_runtime) if limit is not None]
     deadline = start + 60 * min(minutes) if minutes else None
-    code = worker.run(context, job, Path(arguments.data), Path(arguments.output), deadline)
+    command = Command(Path(arguments.data), Path(arguments.output), arguments.launcher, arguments.minutes)
+    code = worker.run(context, job, command, deadline)
     ending.leave(context, code)
 
 

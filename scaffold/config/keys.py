@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Literal
 
 from pydantic import BaseModel, Field
@@ -65,11 +66,19 @@ def stage_version(stage: str) -> int:
     return STAGE_VERSIONS[stage]
 
 
-def iter_keys(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, FieldInfo, KeyInfo]]:
-    """Yield (dotted key, field, metadata) of every key of ``model``, nested ones included."""
+@cache
+def iter_keys(model: type[BaseModel]) -> tuple[tuple[str, FieldInfo, KeyInfo], ...]:
+    """Return (dotted key, field, metadata) of every key of ``model``, nested ones included.
+
+    Planning asks for them several times for each training of a study.
+    """
+    return tuple(_keys(model, ""))
+
+
+def _keys(model: type[BaseModel], prefix: str) -> Iterator[tuple[str, FieldInfo, KeyInfo]]:
     for name, field in model.model_fields.items():
         if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
-            yield from iter_keys(field.annotation, f"{prefix}{name}.")
+            yield from _keys(field.annotation, f"{prefix}{name}.")
             continue
         info = next(item for item in field.metadata if isinstance(item, KeyInfo))
         yield f"{prefix}{name}", field, info

@@ -26,6 +26,7 @@ from scaffold.config import RunConfig, config_id
 from scaffold.config.identity import dataset_settings
 from scaffold.dataset import labels, voxelize
 from scaffold.dataset.layout import INDEX, Layout
+from scaffold.dataset.memory import MEMORY, deepest_slab, piece_planes
 from scaffold.dataset.meta import PART_FORMAT, PART_FORMAT_VERSION, PartIndex, PartSample
 from scaffold.dataset.plan import CHANNELS, Plan, make_plan
 from scaffold.errors import DamagedFileError, UserError, WriteError
@@ -33,15 +34,6 @@ from scaffold.fractals.instances import load_instance
 from scaffold.parallel.team import Team
 from scaffold.progress import track
 from scaffold.remedy import rebuild_command
-
-MEMORY = 4 * 2**30
-"""Bytes that clouds, masks and buffers of one worker may take."""
-
-_PIECE_VOXELS = 2**18
-_BYTES_PER_POINT = 12
-_SPARE_BYTES = 2**20
-_PROCESS_BYTES = 500 * 2**20
-"""The interpreter with its libraries and the plan; 154 MB were measured at the smallest scale."""
 
 
 @dataclass(frozen=True)
@@ -116,27 +108,6 @@ def render_part(config: RunConfig, part: int, instances: Path, output: Path, tea
                 _commit(task, temporaries, _index(task, part, everything))
 
 
-def deepest_slab(config: RunConfig, memory: int = MEMORY) -> int:
-    """Return how many planes of a sample a worker renders at once within ``memory`` bytes.
-
-    Raises:
-        UserError: not even one.
-    """
-    fixed, plane = _fixed_bytes(config), _plane_bytes(config)
-    planes = (memory - fixed) // plane
-    if planes < 1:
-        raise UserError(
-            f"rendering at problem_scale {config.problem_scale} takes more than"
-            f" {fixed + plane} bytes of memory; {memory} were allowed"
-        )
-    return min(planes, config.vol_size)
-
-
-def memory_of_ranks(config: RunConfig, ranks: int) -> int:
-    """Return how many bytes ``ranks`` ranks take that render a part together."""
-    return ranks * (_PROCESS_BYTES + _fixed_bytes(config) + deepest_slab(config) * _plane_bytes(config))
-
-
 def cut(samples: range, edge: int, deepest: int, ranks: int) -> list[list[Slab]]:
     """Cut samples into slabs of at most ``deepest`` planes and share them out to ``ranks``, in order.
 
@@ -148,19 +119,6 @@ def cut(samples: range, edge: int, deepest: int, ranks: int) -> list[list[Slab]]
     slabs = [Slab(sample, z, min(z + depth, edge)) for sample in samples for z in range(0, edge, depth)]
     bounds = [len(slabs) * rank // ranks for rank in range(ranks + 1)]
     return [slabs[low:high] for low, high in pairwise(bounds)]
-
-
-def _fixed_bytes(config: RunConfig) -> int:
-    """Return what a worker holds whatever the depth of its slab: a cloud, a piece of the image, odds and ends."""
-    return config.point_num * _BYTES_PER_POINT + _piece_planes(config.vol_size) * config.vol_size**2 * 4 + _SPARE_BYTES
-
-
-def _plane_bytes(config: RunConfig) -> int:
-    return config.vol_size**2 * np.dtype(Layout.of(config).masks(Path(), 0).dtype).itemsize
-
-
-def _piece_planes(edge: int) -> int:
-    return min(max(_PIECE_VOXELS // edge**2, 1), edge)
 
 
 @contextmanager
@@ -259,7 +217,7 @@ def _write(mask: NDArray[np.unsignedinteger], task: _Task, slab: Slab, descripto
     channels = np.ascontiguousarray(task.plan.palette.T)
     digests: list[bytes] = []
     counts = np.zeros(len(task.plan.palette), dtype=np.int64)
-    step = _piece_planes(mask.shape[1])
+    step = piece_planes(mask.shape[1])
     buffer = np.empty((step, *mask.shape[1:]), dtype=np.float32)
     for z in range(0, len(mask), step):
         piece = mask[z : z + step]

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 if TYPE_CHECKING:
     from scaffold.parallel.launch import Context
+    from scaffold.parallel.team import Team
 
 _BARRIER = timedelta(seconds=60)
 
@@ -38,10 +39,10 @@ def leave(context: Context, exit_code: int) -> NoReturn:
     _exit(exit_code)
 
 
-def abort(context: Context, exit_code: int) -> NoReturn:
+def abort(team: Team, exit_code: int) -> NoReturn:
     """End this process, and under MPI the whole job, at once; for a failure that the others cannot share."""
     mpi = _initialised_mpi()
-    if mpi is not None and context.size > 1:
+    if mpi is not None and team.size > 1:
         _flush()
         mpi.COMM_WORLD.Abort(exit_code)
     _exit(exit_code)

@@ -149,7 +149,7 @@ class Context(Team):
             "device_type": self.device.type,
             "threads": self.threads,
             "launcher": self.launcher,
-            "mpi_library": _mpi_library() if self.launcher == "mpi" else None,
+            "mpi_library": mpi.library() if self.launcher == "mpi" else None,
         }
 
 
@@ -331,18 +331,19 @@ class _StoreTeam(Team):
 
         try:
             self._store.set(f"{self._topic}/{self.rank}", pickle.dumps(value).hex())
-            texts = [self._store.get(f"{self._topic}/{rank}").decode() for rank in range(self.size)]
+            texts = [self._told_by(rank) for rank in range(self.size)]
             return [pickle.loads(bytes.fromhex(text)) for text in texts]  # noqa: S301 - our own bytes
         except RuntimeError as error:
             raise lost_rank(error) from error
+
+    def _told_by(self, rank: int) -> str:
+        try:
+            return self._store.get(f"{self._topic}/{rank}").decode()
+        except dist.DistStoreError as error:
+            # The store is there, so it is the rank that is not.
+            raise mpi.SilentRankError([rank], timeout().total_seconds(), f"finding its {self._topic}") from error
 
 
 def _default_threads(ranks_on_host: int) -> int:
     named = environment.number("OMP_NUM_THREADS")
     return named or max(1, len(os.sched_getaffinity(0)) // ranks_on_host)
-
-
-def _mpi_library() -> str:
-    from mpi4py import MPI
-
-    return MPI.Get_library_version().strip("\x00 \n").splitlines()[0]

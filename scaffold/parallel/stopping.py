@@ -21,13 +21,17 @@ import torch
 import torch.distributed as dist
 
 from scaffold.errors import Ending
+from scaffold.parallel import environment
 from scaffold.parallel.launch import Context, lost_rank
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
 """What asks a job to stop: schedulers send SIGTERM or SIGUSR1 before their limit, a person Ctrl-C."""
 
 _LAG = 2
-_NO_REQUEST, _TIME_LIMIT = 0, 1000
+_NO_REQUEST, _TIME_LIMIT, _JOB_LIMIT = 0, 1000, 1001
+
+_LIMIT_WITHIN_S: dict[int, float] = {signal.SIGTERM: 15.0, signal.SIGUSR1: 600.0}
+"""A signal that comes so short before the announced end of the job, in seconds, is that end, or warns of it."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +40,7 @@ class Request:
 
     Attributes:
         ending: ``SIGNAL`` or ``TIME_LIMIT``.
-        name: for the user ("SIGTERM", "time limit").
+        name: for the user ("SIGTERM", "time limit"), with what a scheduler means by it as far as that is known.
     """
 
     ending: Ending
@@ -115,10 +119,16 @@ class StopRequests:
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         if number == signal.SIGINT and self._asked == signal.SIGINT:
             raise KeyboardInterrupt
-        self._asked = number
+        self._asked = _JOB_LIMIT if _is_end_of_job(number) else number
         logging.getLogger("scaffold").warning(
             "%s received on rank %d: stopping", signal.Signals(number).name, self._context.rank
         )
+
+
+def _is_end_of_job(number: int) -> bool:
+    """Return whether the signal ``number`` comes now because the job's time is up, or nearly so."""
+    job_end, within_s = environment.job_end(), _LIMIT_WITHIN_S.get(number)
+    return job_end is not None and within_s is not None and job_end - time.time() < within_s
 
 
 def _request(asked: int) -> Request | None:
@@ -126,4 +136,10 @@ def _request(asked: int) -> Request | None:
         return None
     if asked == _TIME_LIMIT:
         return Request(Ending.TIME_LIMIT, "time limit")
-    return Request(Ending.SIGNAL, signal.Signals(asked).name)
+    if asked == _JOB_LIMIT:
+        return Request(Ending.TIME_LIMIT, "time limit of the job")
+    name = signal.Signals(asked).name
+    if asked == signal.SIGTERM and environment.job_id() is not None:
+        limit = " or preempted" if environment.job_end() is not None else ", preempted, or at its time limit"
+        name += f" (the job was cancelled{limit})"
+    return Request(Ending.SIGNAL, name)

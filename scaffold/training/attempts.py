@@ -16,6 +16,9 @@ from scaffold.parallel import environment
 
 ATTEMPTS = "attempts.json"
 
+AT_LIMIT_S = 20.0
+"""A job last heard of so close to the end that its scheduler had set was ended by it; a heart beats every 15 s."""
+
 
 @dataclass
 class Attempt:
@@ -37,6 +40,8 @@ class Attempt:
         world: what it ran on (:meth:`scaffold.parallel.launch.Context.describe`).
         cuda_graph: what became of its CUDA graphs (:meth:`scaffold.training.graph.StepGraphs.status`).
         kernels: which implementations served it (:func:`scaffold.training.served.gather`); None until it has trained.
+        restarts: how often the scheduler had requeued its job before.
+        job_end: when the scheduler was to end its job, POSIX time; None if it does not say.
     """
 
     start: str
@@ -54,6 +59,8 @@ class Attempt:
     world: dict[str, Any] | None = None
     cuda_graph: dict[str, str] | None = None
     kernels: dict[str, Any] | None = None
+    restarts: int = 0
+    job_end: int | None = None
 
     @classmethod
     def from_json(cls, entry: dict[str, Any]) -> Attempt:
@@ -109,9 +116,19 @@ class Attempts:
         Args:
             last_sign_of_life: of a killed attempt, POSIX time.
         """
-        if self.all and self.current.end is None:
-            self._close_killed(self.current, last_sign_of_life)
-        self.all.append(Attempt(provenance.now(), socket.gethostname(), environment.job_id()))
+        present = Attempt(
+            provenance.now(),
+            socket.gethostname(),
+            environment.job_id(),
+            restarts=environment.restarts(),
+            job_end=environment.job_end(),
+        )
+        if self.all:
+            if self.current.end is None:
+                self._close_killed(self.current, last_sign_of_life)
+            if self.current.job is not None and self.current.job == present.job:
+                self._note_requeue(self.current, present)
+        self.all.append(present)
         self.write()
 
     def resume_from(self, epoch: int) -> None:
@@ -190,8 +207,14 @@ class Attempts:
         atomic.write_json(self._path, self.to_json())
 
     def _close_killed(self, attempt: Attempt, last_sign_of_life: float) -> None:
-        attempt.ending, attempt.reason = Ending.KILLED, "killed"
+        at_limit = attempt.job_end is not None and attempt.job_end - last_sign_of_life < AT_LIMIT_S
+        attempt.ending, attempt.reason = Ending.KILLED, "killed at its job's time limit" if at_limit else "killed"
         started = datetime.fromisoformat(attempt.start)
         ended = max(last_sign_of_life, started.timestamp())
         attempt.end = datetime.fromtimestamp(ended, started.tzinfo).isoformat(timespec="seconds")
         attempt.wall_s = round(ended - started.timestamp(), 3)
+
+    def _note_requeue(self, attempt: Attempt, present: Attempt) -> None:
+        """Say of ``attempt``, which a signal or a kill ended, that the scheduler put its job back into the queue."""
+        if attempt.restarts < present.restarts and attempt.ending in (Ending.KILLED, Ending.SIGNAL, Ending.LOST_RANK):
+            attempt.reason = f"{attempt.reason}; its job was requeued"

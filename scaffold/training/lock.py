@@ -19,6 +19,8 @@ from scaffold.parallel import environment
 
 LOCK = "lock.json"
 
+_FACTS = ("token", "host", "processes", "pid", "job", "restarts", "since")
+
 HEARTBEAT_S = 15.0
 STALE_AFTER_S = 120.0
 """A lock whose owner cannot be asked (another host) is stale when its heartbeat is older than this."""
@@ -99,13 +101,14 @@ class Lock:
             "processes": _process_namespace(),
             "pid": os.getpid(),
             "job": environment.job_id(),
+            "restarts": environment.restarts(),
             "since": provenance.now(),
         }
 
     def _held_by(self) -> dict[str, Any] | None:
         try:
             content: dict[str, Any] = json.loads(self.path.read_text())
-            held = {name: content[name] for name in ("token", "host", "processes", "pid", "job", "since")}
+            held = {name: content[name] for name in _FACTS}
             return {"mtime": self.path.stat().st_mtime, **held}
         except FileNotFoundError:
             return None
@@ -179,7 +182,10 @@ class Lock:
 
 
 def _is_dead(held: dict[str, Any]) -> bool:
-    """Return whether the owner is certainly gone: it ran here, and its process is no more."""
+    """Return whether the owner is certainly gone: its process here is no more, or its job was started anew since."""
+    if held["job"] is not None and held["job"] == environment.job_id() and held["restarts"] < environment.restarts():
+        # A scheduler ends all of a job before it starts it again, wherever that was.
+        return True
     if not _is_here(held):
         return False
     try:

@@ -31,7 +31,7 @@ from scaffold.parallel.alarm import Alarm, Failure
 from scaffold.parallel.launch import Context, is_lost_rank, lost_rank
 from scaffold.parallel.stopping import StopRequests
 from scaffold.parallel.team import RankError
-from scaffold.training import class_weights, predictions, result, served, tensorfile
+from scaffold.training import class_weights, predictions, restart, result, served, tensorfile
 from scaffold.training.checkpoint import Checkpoints
 from scaffold.training.determinism import seed_everything, set_determinism
 from scaffold.training.graph import StepGraphs
@@ -40,6 +40,7 @@ from scaffold.training.loop import Training
 from scaffold.training.optimizer import build_optimizer, build_scheduler
 from scaffold.training.profiling import StepProfiler
 from scaffold.training.replicas import replicate, unwrapped
+from scaffold.training.restart import Command
 from scaffold.training.samplers import TrainingSampler, ValidationSampler, loader
 from scaffold.training.state import State, restore
 from scaffold.training.statistics import Statistics
@@ -75,7 +76,7 @@ class Data:
     validation: Samples
 
 
-def run(context: Context, job: Job, meta: Path, output: Path, deadline: float | None = None) -> ExitCode:
+def run(context: Context, job: Job, command: Command, deadline: float | None = None) -> ExitCode:
     """Train ``job`` and publish its result, or say why not; never raises. Collective.
 
     Ends the process where this rank of several fails alone.
@@ -83,8 +84,7 @@ def run(context: Context, job: Job, meta: Path, output: Path, deadline: float | 
     Args:
         context: this rank, one of ``job.ranks``.
         job: what to train.
-        meta: ``meta.yaml`` of the data set.
-        output: where results go; the work folder lies below it.
+        command: where the data are, where results go (the work folder lies below), and how it was started.
         deadline: value of ``time.monotonic()`` by which to stop, or None.
 
     Returns:
@@ -96,9 +96,12 @@ def run(context: Context, job: Job, meta: Path, output: Path, deadline: float | 
     stops = StopRequests(context, deadline)
     try:
         with stops.listening():
-            data = open_data(context, job, meta)
-            record.work = open_work(context, job, output)
-            _train_and_publish(context, job, data, output, record, stops)
+            data = open_data(context, job, command.meta)
+            record.work = open_work(context, job, command.output)
+            with context.together("writing restart.sh"):
+                if record.work is not None:
+                    restart.write(record.work.path, context, job, command)
+            _train_and_publish(context, job, data, command.output, record, stops)
     except BaseException as raised:
         if isinstance(raised, KeyboardInterrupt):
             # A third Ctrl-C must not break the end that the second began.

@@ -21,9 +21,11 @@ from small_datasets import plain_render, small_config, write_instances
 
 from scaffold import atomic
 from scaffold.config import RunConfig
-from scaffold.dataset import labels, render
+from scaffold.dataset import labels
+from scaffold.dataset import memory as limits
+from scaffold.dataset.memory import MEMORY, deepest_slab, memory_of_ranks
 from scaffold.dataset.meta import load_part
-from scaffold.dataset.render import MEMORY, cut, deepest_slab, memory_of_ranks, render_part
+from scaffold.dataset.render import cut, render_part
 from scaffold.errors import ExitCode, UserError
 from scaffold.parallel.team import RankError, Solo
 
@@ -78,7 +80,7 @@ def test_index_describes_the_arrays(made):
 @pytest.mark.parametrize("piece", [1, 700, 2**18])
 def test_slabs_and_pieces_leave_no_trace(made, tmp_path, monkeypatch, planes, piece):
     """Broken when bytes, digests or counts depend on the memory that was allowed; 3 planes do not divide 16."""
-    monkeypatch.setattr(render, "_PIECE_VOXELS", piece)
+    monkeypatch.setattr(limits, "_PIECE_VOXELS", piece)
     memory = _memory_for(made.config, planes)
     render_part(made.config, 1, made.instances, tmp_path / "0001", Solo(), memory)
     index = load_part(tmp_path, 1)

@@ -1,8 +1,10 @@
 """Trainings that are killed, stopped, or run out of disk, and the same command given again."""
 
 import json
+import os
 import shutil
 import signal
+import subprocess
 import time
 
 import pytest
@@ -56,6 +58,25 @@ def test_one_rank_killed_and_run_again(data, killed, tmp_path, whole):
     )
     assert found["lost_s"] > 0
     assert "lock.json" not in files(output)
+
+
+def test_restart_sh_continues_without_snakemake(data, tmp_path, whole):
+    """Hazard 59: from any directory, with a path that needs quoting, on the same ranks, to the same bits."""
+    output, elsewhere = tmp_path / "Ann's $HOME run", tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    done = train(data, output, 2, "kill 1 14", launcher_prefix="mpiexec -n 2")
+    assert done.returncode != 0
+    assert not (output / "result.json").exists()
+
+    script = work(output) / "restart.sh"
+    # The study, and Python, are not where the user happens to be later.
+    environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PATH")}
+    done = subprocess.run([script], cwd=elsewhere, env={**environment, "PATH": "/usr/bin:/bin"}, timeout=100)
+    assert done.returncode == 0
+    assert rows(output) == whole(2)
+    found = result(output)
+    assert (found["ranks"], found["world"]["launcher"]) == (2, "mpi")
+    assert [attempt["first_epoch"] for attempt in found["attempts"]] == [1, 3]
 
 
 @pytest.mark.parametrize("ranks", [2, 4])

@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -31,12 +32,17 @@ def test_two_ranks_train_as_one_world(two):
     assert len(found["attempts"]) == 1
 
 
-def test_torchrun_gives_the_same_bits_without_mpi(data, tmp_path, two):
-    """Hazard 52: who launches must not matter to the result."""
-    done = train(data, tmp_path, ranks=2, launcher="torchrun")
+def test_torchrun_gives_the_same_bits_without_mpi(data, tmp_path, two, monkeypatch):
+    """Hazard 52: who launches must not matter to the result; and people without MPI can train."""
+    (tmp_path / "mpi4py.py").write_text("raise ImportError('there is no MPI here')")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
+    there_is_none = subprocess.run([sys.executable, "-c", "import mpi4py"], capture_output=True)
+    assert there_is_none.returncode != 0
+    output = tmp_path / "out"
+    done = train(data, output, ranks=2, launcher="torchrun")
     assert done.returncode == 0, done.stderr
-    assert result(tmp_path)["world"]["launcher"] == "torchrun"
-    assert rows(tmp_path) == rows(two)
+    assert result(output)["world"]["launcher"] == "torchrun"
+    assert rows(output) == rows(two)
 
 
 @pytest.mark.parametrize(("launched", "asked"), [(2, 4), (2, 1)])

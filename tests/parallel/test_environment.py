@@ -14,6 +14,24 @@ def test_every_launcher_names_the_local_rank(name):
     assert environment.local_rank({name: "3"}) == 3
 
 
+@pytest.mark.parametrize("name", environment._RANKS)
+def test_every_launcher_names_the_rank(name):
+    """A rank that hangs before MPI has started can only be named by what its launcher called it."""
+    assert environment.world_rank({name: "3"}) == 3
+
+
+@pytest.mark.parametrize("name", environment._WORLD_SIZES)
+def test_every_launcher_names_the_size_of_the_world(name):
+    """Without it, N processes that MPI did not connect take themselves for one training each."""
+    assert environment.world_size({name: "4"}) == 4
+    assert environment.world_size_source({name: "4"}) == name
+
+
+def test_a_batch_script_is_one_process():
+    """Slurm tells it the number of tasks of the whole job, which an srun inside it will start."""
+    assert environment.world_size({"SLURM_NTASKS": "8", "SLURM_JOB_ID": "7"}) is None
+
+
 @pytest.mark.parametrize("name", environment._LOCAL_SIZES)
 def test_every_launcher_names_the_local_size(name):
     """Hazard 50: without the local size every rank profiles."""
@@ -45,9 +63,10 @@ def test_the_job_is_named_with_its_scheduler():
 
 def test_help_works_under_a_broken_launcher_environment():
     """Hazard 49: variables that are empty or junk killed even --help."""
-    broken = dict.fromkeys((*environment._LOCAL_RANKS, "RANK", "WORLD_SIZE", "MASTER_PORT", "SLURM_NNODES"), "auto")
+    names = (*environment._LOCAL_RANKS, *environment._RANKS, *environment._WORLD_SIZES, "MASTER_PORT", "SLURM_NNODES")
+    broken = dict.fromkeys(names, "auto")
     done = subprocess.run(
-        [sys.executable, "-m", "scaffold", "train", "--help"],
+        [sys.executable, "-m", "scaffold", "check-launch", "--help"],
         env={**environment.os.environ, **broken, "MASTER_ADDR": ""}, capture_output=True, text=True, timeout=60,
     )  # fmt: skip
     assert done.returncode == 0

@@ -1,10 +1,14 @@
 """Finding the world, and refusing a wrong one, without starting ranks."""
 
+import pickle
+
 import pytest
 import torch
+from torch.distributed import TCPStore
 
 from scaffold.errors import ExitCode, UserError
 from scaffold.parallel import launch
+from scaffold.parallel.mpi import SilentRankError
 from scaffold.parallel.team import RankError
 
 
@@ -58,3 +62,20 @@ def test_what_a_lost_rank_looks_like():
     assert launch.is_lost_rank(gloo)
     assert not launch.is_lost_rank(RuntimeError("shapes differ"))
     assert launch.lost_rank(gloo).exit_code == ExitCode.RUN_AGAIN
+
+
+def test_a_rank_that_does_not_come_to_the_store_is_named(clean):
+    """Of a thousand ranks one is stuck on a bad node; "wait timeout" tells nobody on which."""
+    clean.setenv(launch.TIMEOUT_VARIABLE, "1")
+    store = TCPStore("127.0.0.1", 0, None, True, launch.timeout(), wait_for_workers=False)
+    team = launch._StoreTeam(launch.Place("mpi", 0, 3), store, "host")
+    store.set("host/1", store_text("b"))
+    with pytest.raises(SilentRankError, match=r"rank 2 does not answer \(finding its host; waited for up to 1 s\)"):
+        team.exchange("a")
+    store.set("host/2", store_text("c"))
+    assert team.exchange("a") == ["a", "b", "c"]
+
+
+def store_text(value):
+    """Return what a rank leaves in the store for ``value``."""
+    return pickle.dumps(value).hex()

@@ -40,3 +40,25 @@ def test_size_is_checked():
     mpi.check_size(3, 3)
     with pytest.raises(UserError, match=r"started with 1 rank, but --ranks 4 .*another MPI library.*mpiexec -n 4"):
         mpi.check_size(1, 4)
+
+
+def test_singletons_are_refused_even_where_one_rank_is_asked_for(monkeypatch):
+    """Hazard 52: srun without PMI starts four processes, each rank 0 of 1; all would write the same files."""
+    monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "4")
+    with pytest.raises(UserError, match=r"--ranks 1: .* 4 processes \(SLURM_STEP_NUM_TASKS=4\).*unset SLURM_STEP"):
+        mpi.check_size(1, 1)
+    mpi.check_size(4, 4)
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "remedy"),
+    [({"SLURM_JOB_ID": "7"}, "srun --mpi=pmi2"), ({"FLUX_URI": "local:///x"}, "flux run -o pmi="), ({}, "mpiexec of")],
+)
+def test_the_remedy_is_the_schedulers(monkeypatch, scheduler, remedy):
+    """The user knows srun, and not what PMI is."""
+    for name in ("SLURM_JOB_ID", "FLUX_URI"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in scheduler.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(UserError, match=remedy):
+        mpi.check_size(1, 4)

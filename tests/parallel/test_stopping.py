@@ -7,8 +7,17 @@ import time
 import pytest
 
 from scaffold.errors import Ending
+from scaffold.parallel import environment
 from scaffold.parallel.launch import Context
 from scaffold.parallel.stopping import SIGNALS, Request, StopRequests
+
+ANY_OF_THREE = "the job was cancelled, preempted, or at its time limit"
+
+
+@pytest.fixture(autouse=True)
+def no_scheduler(monkeypatch):
+    for name in (*environment._JOB_IDS, "SLURM_JOB_END_TIME"):
+        monkeypatch.delenv(name, raising=False)
 
 
 @pytest.mark.parametrize("number", SIGNALS)
@@ -22,6 +31,31 @@ def test_a_signal_is_read_two_steps_later_and_at_once_when_settling(number):
     with fresh.listening():
         os.kill(os.getpid(), number)
         assert fresh.settle() == Request(Ending.SIGNAL, number.name)
+
+
+@pytest.mark.parametrize(
+    ("number", "left_s", "request_"),
+    [
+        (signal.SIGTERM, 5, Request(Ending.TIME_LIMIT, "time limit of the job")),
+        (signal.SIGTERM, 1000, Request(Ending.SIGNAL, "SIGTERM (the job was cancelled or preempted)")),
+        (
+            signal.SIGTERM,
+            None,
+            Request(Ending.SIGNAL, "SIGTERM (the job was cancelled, preempted, or at its time limit)"),
+        ),
+        (signal.SIGUSR1, 120, Request(Ending.TIME_LIMIT, "time limit of the job")),
+        (signal.SIGUSR1, None, Request(Ending.SIGNAL, "SIGUSR1")),
+        (signal.SIGINT, -5, Request(Ending.SIGNAL, "SIGINT")),
+    ],
+)
+def test_what_a_scheduler_means_by_a_signal_is_told_where_it_can_be_known(monkeypatch, number, left_s, request_):
+    """Three time limits without an epoch stop for good; three preemptions must not, and the record says which."""
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    monkeypatch.setenv("SLURM_JOB_END_TIME", "" if left_s is None else str(int(time.time() + left_s)))
+    stops = StopRequests(Context())
+    with stops.listening():
+        os.kill(os.getpid(), number)
+        assert stops.settle() == request_
 
 
 def test_handlers_are_put_back():

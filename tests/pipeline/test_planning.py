@@ -70,11 +70,22 @@ def test_keys_of_the_command_line(fresh: Workspace) -> None:
     assert f"results/datasets/{dataset_name(study.runs['small'].config)}/meta.yaml" in output
 
 
-def test_training_that_the_study_lacks_is_said(fresh: Workspace) -> None:
-    """A target with a rank count outside the study must not train something unchecked."""
-    done = fresh.snakemake("--dry-run", "results/runs/small/ranks3/seed1/result.json")
+@pytest.mark.parametrize(
+    ("target", "told"),
+    [
+        (
+            "runs/small/ranks3/seed1/result.json",
+            "trains small with ranks [1, 2] and seeds [1], not with ranks 3 and seed 1",
+        ),
+        ("runs/smal/ranks1/fom.json", "has no run smal; did you mean small?"),
+        ("datasets/scale4-n8-dense-0123/meta.yaml", "has no data set scale4-n8-dense-0123"),
+    ],
+)
+def test_a_target_that_the_study_lacks_is_said(fresh: Workspace, target: str, told: str) -> None:
+    """A target outside the study must not make something unchecked, nor end in a KeyError."""
+    done = fresh.snakemake("--dry-run", f"results/{target}")
     assert done.returncode == 1
-    assert "trains small with ranks [1, 2] and seeds [1], not with ranks 3 and seed 1" in done.stdout
+    assert told in done.stdout
 
 
 def test_training_has_the_machine_to_itself(fresh: Workspace) -> None:
@@ -97,6 +108,7 @@ def test_launcher_is_the_profiles(fresh: Workspace) -> None:
     command = ["--dry-run", "--printshellcmds", "--profile", str(profile), "--cores", "1"]
     output = fresh.snakemake(*command, profile=None).stdout
     assert "-- srun -n 2 python -m mpi4py -m scaffold train" in output
+    assert "--launcher='srun -n 2'" in output, "restart.sh starts the same"
     assert "-- aprun -n 4 python -m mpi4py -m scaffold render" in output
     assert "parts/0000 --ranks 4" in output
     assert "mpiexec" not in output

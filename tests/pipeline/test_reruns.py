@@ -2,12 +2,14 @@
 
 import re
 import shutil
+from pathlib import Path
 from typing import Any
 
 import pytest
-from pipeline_workspace import Workspace
+from pipeline_workspace import ROOT, Workspace
 
 from scaffold.config import Study
+from scaffold.config.keys import STAGE_VERSIONS
 
 pytestmark = [pytest.mark.pipeline, pytest.mark.timeout(300)]
 
@@ -16,6 +18,48 @@ TRAINING = {"train": 2, **REPORT}
 DATASET = {"render_part": 1, "publish_dataset": 1, **TRAINING}
 INSTANCES = {"generate_instances": 2, "plot_categories": 1, **DATASET}
 SEARCH = {"search_categories": 1, **INSTANCES}
+
+TABLE = ROOT / "docs" / "user-guide.md"
+COLUMNS = {
+    "search": {"search_categories"},
+    "instances": {"generate_instances"},
+    "data set": {"render_part", "publish_dataset"},
+    "training": {"train"},
+    "figures, tables": {*REPORT, "plot_categories"},
+}
+ROWS = {
+    "search": "a key of stage *search*",
+    "dataset": "a key of stage *dataset*",
+    "train": "a key of stage *train*, `target_dice` and `epochs` included",
+    "target": "a key of stage *train*, `target_dice` and `epochs` included",
+    "epochs": "a key of stage *train*, `target_dice` and `epochs` included",
+    "launch": "a key of stage *launch*, `resources:`",
+    "more seeds": "one more seed or rank count",
+    "fewer ranks": "one rank count less",
+}
+
+
+def documented(row: str) -> set[str]:
+    """Return the columns that the user guide ticks for a change, the first cell of whose row is ``row``."""
+    lines = (line.strip("| ").split(" |") for line in TABLE.read_text().splitlines() if line.startswith("| "))
+    table = {cells[0]: [cell.strip() for cell in cells[1:]] for cells in lines}
+    header = table["change"]
+    return {column for column, cell in zip(header, table[row], strict=False) if cell}
+
+
+def columns(plan: dict[str, int]) -> set[str]:
+    """Return the columns of the user guide's table that the rules of ``plan`` belong to."""
+    return {column for column, rules in COLUMNS.items() if rules & plan.keys()}
+
+
+def test_every_row_of_the_table_is_checked_here() -> None:
+    """A promise of the user guide that no test below keeps would be broken unseen."""
+    text = TABLE.read_text().partition("## What is redone")[2].partition("\n## ")[0]
+    rows = {line.strip("| ").split(" |")[0] for line in text.splitlines() if line.startswith("| ")} - {"change"}
+    source = Path(__file__).read_text()
+    versions = {f"the code version of *{stage}*" for stage in STAGE_VERSIONS}
+    assert {row for row in rows - versions if f'"{row}"' not in source} == set()
+    assert versions < rows
 
 
 def test_finished_study_is_finished(finished_study: Workspace) -> None:
@@ -43,10 +87,14 @@ def test_finished_study_is_finished(finished_study: Workspace) -> None:
     ],
     ids=["search", "dataset", "train", "target", "epochs", "launch", "more seeds", "fewer ranks"],
 )  # fmt: skip
-def test_a_key_redoes_what_it_defines(finished: Workspace, changes: dict[str, Any], redone: dict[str, int]) -> None:
+def test_a_key_redoes_what_it_defines(
+    finished: Workspace, changes: dict[str, Any], redone: dict[str, int], request: pytest.FixtureRequest
+) -> None:
     """Too little redone is a stale result; too much is a day of GPUs; launch keys change no result."""
     finished.change(**changes)
-    assert finished.plan() == {rule: count for rule, count in redone.items() if count}
+    plan = finished.plan()
+    assert plan == {rule: count for rule, count in redone.items() if count}
+    assert columns(plan) == documented(ROWS[request.node.callspec.id])
 
 
 @pytest.mark.parametrize(
@@ -61,7 +109,9 @@ def test_a_code_version_redoes_its_stage_and_what_follows(
     text = keys.read_text()
     assert text.count(f'"{stage}": 1') == 1
     keys.write_text(text.replace(f'"{stage}": 1', f'"{stage}": 2'))
-    assert finished.plan() == redone
+    plan = finished.plan()
+    assert plan == redone
+    assert columns(plan) == documented(f"the code version of *{stage}*")
 
 
 @pytest.mark.parametrize(
@@ -78,7 +128,12 @@ def test_an_edit_of_code_redoes_figures_alone(finished: Workspace, file: str, re
     edited = finished.use_copy_of_source() / file
     text = edited.read_text().replace(" -m scaffold train", "  -m  scaffold train")
     edited.write_text(f"{text}\n# edited\n")
-    assert finished.plan() == redone
+    plan = finished.plan()
+    assert plan == redone
+    behind_figures = "scripts" in file or "reporting" in file
+    other = "an edit of any other code, the text of a rule included"
+    row = "an edit of the code behind figures and tables" if behind_figures else other
+    assert columns(plan) == documented(row)
 
 
 def test_a_profile_redoes_nothing(finished: Workspace) -> None:
@@ -91,6 +146,7 @@ def test_a_profile_redoes_nothing(finished: Workspace) -> None:
     )
     done = finished.snakemake("--dry-run", "--profile", str(profile), profile=None)
     assert "Nothing to be done" in done.stdout
+    assert documented("another profile, launcher, number of cores") == set()
 
 
 def test_a_profile_that_would_retrain_is_refused(finished: Workspace) -> None:
@@ -106,6 +162,7 @@ def test_another_path_of_the_same_study_redoes_nothing(finished: Workspace) -> N
     """A study file may be renamed; its content is what counts."""
     (finished.folder / "config/config.yaml").rename(finished.folder / "mine.yaml")
     assert finished.plan("--configfile", "mine.yaml") == {}
+    assert documented("another path of the same study file") == set()
 
 
 @pytest.mark.parametrize("lost", ["parts/0000/images.npy", "meta.yaml", "."])
@@ -123,6 +180,7 @@ def test_lost_data_are_made_again_without_retraining(finished: Workspace, lost: 
 
     rendered = {} if lost == "meta.yaml" else {"render_part": 1}
     assert finished.plan() == {**rendered, "publish_dataset": 1}
+    assert documented("a lost file of a data set") == {"data set"}
     finished.make()
     assert {path: path.read_bytes() for path in folder.rglob("*.npy")} == before
     assert [result.stat().st_mtime_ns for result in results] == trained
@@ -140,6 +198,7 @@ def test_training_is_examined_while_its_data_are_made_again(finished: Workspace,
         finished.change(starting_learning_rate=0.002)
     else:
         shutil.rmtree(finished.results / "runs")
+        assert documented("a lost result of a training") == columns(TRAINING)
     assert finished.plan() == {"publish_dataset": 1, **TRAINING}
 
 

@@ -48,6 +48,56 @@ def test_lost_time_is_what_earlier_attempts_took_less_what_counts(tmp_path):
     work.close(Ending.CONVERGED, "converged", ExitCode.DONE)
 
 
+def killed(folder, seconds_ago=0.0):
+    """Leave the folder of an attempt that was killed, last heard of some time ago."""
+    work = opened(folder)
+    work.lock._released.set()
+    content = json.loads(work.lock.path.read_text()) | {"pid": dead_pid()}
+    work.lock.path.write_text(json.dumps(content))
+    then = time.time() - seconds_ago
+    for path in folder.iterdir():
+        os.utime(path, (then, then))
+
+
+@pytest.mark.parametrize(
+    ("job", "restarts", "end_in_s", "reason"),
+    [
+        ("7", "", "", "killed"),
+        ("7", "1", "", "killed; its job was requeued"),
+        ("8", "1", "", "killed"),
+        ("7", "", "5", "killed at its job's time limit"),
+        ("7", "", "300", "killed"),
+        ("7", "1", "5", "killed at its job's time limit; its job was requeued"),
+    ],
+)
+def test_why_an_attempt_was_killed_is_told_where_the_scheduler_says(
+    tmp_path, monkeypatch, job, restarts, end_in_s, reason
+):
+    """A time limit that is too short looks like a node that dies, and only one of them can be mended by the user."""
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    monkeypatch.delenv("SLURM_RESTART_COUNT", raising=False)
+    monkeypatch.setenv("SLURM_JOB_END_TIME", end_in_s and str(int(time.time() + int(end_in_s))))
+    killed(tmp_path)
+    monkeypatch.setenv("SLURM_JOB_ID", job)
+    monkeypatch.setenv("SLURM_RESTART_COUNT", restarts)
+    work = opened(tmp_path)
+    assert work.attempts.all[0].reason == reason
+    assert work.attempts.all[0].ending is Ending.KILLED
+    work.close(Ending.CONVERGED, "converged", ExitCode.DONE)
+
+
+def test_a_preempted_attempt_says_that_it_was_requeued(tmp_path, monkeypatch):
+    """Its own words were written before the scheduler decided; one that crashed crashed, requeued or not."""
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    ended(tmp_path, Ending.SIGNAL, ExitCode.RUN_AGAIN, reason="stopped: SIGTERM")
+    monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
+    ended(tmp_path, Ending.FAILED, ExitCode.INTERNAL, reason="crashed")
+    monkeypatch.setenv("SLURM_RESTART_COUNT", "2")
+    ended(tmp_path)
+    reasons = [attempt.reason for attempt in Attempts(tmp_path).all]
+    assert reasons == ["stopped: SIGTERM; its job was requeued", "crashed", "of old age"]
+
+
 CRASH = (Ending.FAILED, ExitCode.INTERNAL)
 OUTSIDE = [
     (Ending.KILLED, None),

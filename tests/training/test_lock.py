@@ -86,6 +86,29 @@ def test_a_silent_owner_elsewhere_is_waited_for_then_replaced(tmp_path, quick):
     lock.release()
 
 
+def test_a_requeued_job_does_not_wait_for_its_own_ghost(tmp_path, monkeypatch):
+    """The same job on another node: its scheduler ended it before it started it again."""
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    locked_by(tmp_path, host="elsewhere")
+    monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
+    lock = Lock(tmp_path)
+    start = time.monotonic()
+    lock.acquire()
+    assert time.monotonic() - start < 5
+    assert json.loads(lock.path.read_text())["job"] == "SLURM_JOB_ID=7"
+    lock.release()
+
+
+@pytest.mark.parametrize("changed", [{"job": "SLURM_JOB_ID=8"}, {"restarts": 1}, {"job": None}])
+def test_another_job_and_another_step_of_this_one_are_no_ghosts(tmp_path, quick, monkeypatch, changed):
+    """Control: a second step of the same start may well be a training that lives."""
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
+    locked_by(tmp_path, host="elsewhere", **({"job": "SLURM_JOB_ID=7", "restarts": 0} | changed))
+    held = Lock(tmp_path)._held_by()
+    assert not lock_file._is_dead(held)
+
+
 def test_of_many_that_take_over_a_dead_lock_one_wins(tmp_path):
     """Each that removes the stale lock by name could remove the winner's."""
     locked_by(tmp_path, pid=dead_pid())

@@ -16,6 +16,7 @@ from scaffold.errors import ExitCode
 from scaffold.parallel.launch import Context
 from scaffold.training import loop, workdir, worker
 from scaffold.training.attempts import ATTEMPTS
+from scaffold.training.restart import Command
 from scaffold.training.state import State
 
 
@@ -26,7 +27,7 @@ def run(data, tmp_path, capsys):
     def start(output=tmp_path, deadline=None, **keys):
         spec = study(tmp_path / "study.yaml", **keys).run("tiny")
         job = Job("tiny", spec.config, 1, 1, spec.resources)
-        code = worker.run(Context(), job, data / "meta.yaml", output, deadline)
+        code = worker.run(Context(), job, Command(data / "meta.yaml", output), deadline)
         return code, capsys.readouterr().err
 
     yield start
@@ -159,14 +160,14 @@ def test_a_damaged_file_found_by_a_loader_process_keeps_its_code_until_it_is_reb
     masks.write_bytes(content)
     spec = study(tmp_path / "study.yaml", dataloader_num_workers=1, ce_weight_sample_fraction=0.1, epochs=1).run("tiny")
     job = Job("tiny", spec.config, 1, 1, spec.resources)
-    assert worker.run(Context(), job, copy / "meta.yaml", tmp_path / "out") == ExitCode.DAMAGED
+    assert worker.run(Context(), job, Command(copy / "meta.yaml", tmp_path / "out")) == ExitCode.DAMAGED
     (attempt,) = json.loads((work(tmp_path / "out") / ATTEMPTS).read_text())
     assert "masks.npy has label" in attempt["reason"]
     assert "Traceback" not in attempt["reason"]
     assert "Traceback" not in capsys.readouterr().err
 
     shutil.copy(data / "parts" / "0000" / "masks.npy", masks)
-    assert worker.run(Context(), job, copy / "meta.yaml", tmp_path / "out") == ExitCode.DONE
+    assert worker.run(Context(), job, Command(copy / "meta.yaml", tmp_path / "out")) == ExitCode.DONE
 
 
 def test_a_changed_study_is_refused(data, tmp_path, capsys):

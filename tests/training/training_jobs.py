@@ -62,9 +62,12 @@ def train(data: Path, output: Path, ranks: int = 1, fault: str = "none 0 0", lau
         ranks: given to the launcher and to ``--ranks``, unless ``options`` say otherwise.
         fault: see faulty.py.
         launcher: "mpi", "torchrun" or "none".
-        options: further options of the verb, and ``launched``, the launcher's number of ranks.
+        options: further options of the verb, ``launched``, the launcher's number of ranks, and
+            ``launcher_prefix``, what the verb is told that it was launched with.
     """
     launched = str(options.pop("launched", ranks))
+    if "launcher_prefix" in options:
+        options["launcher"] = options.pop("launcher_prefix")
     arguments = {"config": data / "study.yaml", "data": data / "meta.yaml", "output": output, "ranks": ranks, **options}
     verb = ["train", *(text for name, value in arguments.items() for text in (f"--{name}", str(value)))]
     here = Path(sys.executable)

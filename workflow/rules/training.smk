@@ -33,3 +33,4 @@ rule train:
         " --ranks {wildcards.ranks} --threads {resources.cpus_per_task}"
         " --data {params.data} --output {params.folder}"
         " --identity {params.identity} --minutes {resources.runtime}"
+        " --launcher={resources.launcher:q}"

@@ -1,0 +1,152 @@
+"""``restart.sh``: a training's own way to go on, without Snakemake.
+
+It lies in the work folder, with the settings that the training ran with (``config.yaml``), and starts
+the same shape again: launcher, nodes, ranks. A scheduler copies a submitted script elsewhere, so it
+names everything by its full path.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import shlex
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from scaffold import atomic
+from scaffold.config import Job
+from scaffold.parallel import environment
+from scaffold.parallel.launch import Context
+from scaffold.wording import count
+
+SCRIPT, SETTINGS = "restart.sh", "config.yaml"
+
+_KEPT = (
+    "PYTHONPATH", "OMP_NUM_THREADS", "SCAFFOLD_TIMEOUT", "PROFILE_TORCH", "PROFILE_TORCH_WAIT", "PROFILE_TORCH_WARMUP",
+    "PROFILE_TORCH_ACTIVE", "PROFILE_TORCH_RECORD_SHAPES", "PROFILE_TORCH_WITH_STACK",
+)  # fmt: skip
+"""Variables that change what a training does, set again where they were set."""
+
+_OF_SLURM = {"mem": "SLURM_MEM_PER_NODE", "partition": "SLURM_JOB_PARTITION", "account": "SLURM_JOB_ACCOUNT"}
+
+
+@dataclass(frozen=True)
+class Command:
+    """What a training was started with.
+
+    Attributes:
+        meta: ``meta.yaml`` of the data set.
+        output: where results go.
+        launcher: prefix of the command ("srun -n 4"), empty for none; None if it is not known, then guessed.
+        minutes: ``--minutes``, or None.
+    """
+
+    meta: Path
+    output: Path
+    launcher: str | None = None
+    minutes: float | None = None
+
+
+def write(folder: Path, context: Context, job: Job, command: Command) -> Path:
+    """Write ``restart.sh`` and the settings that it names into the work folder ``folder``; return its path.
+
+    Raises:
+        WriteError: the file system refused.
+    """
+    settings, path = folder.absolute() / SETTINGS, folder / SCRIPT
+    atomic.write_yaml(settings, job.resolved())
+    launcher = _guessed(context) if command.launcher is None else command.launcher
+    with atomic.write(path, "w") as file:
+        file.write(script(context, job, command, settings, launcher, os.environ))
+        os.fchmod(file.fileno(), 0o755)
+    return path
+
+
+def script(
+    context: Context,
+    job: Job,
+    command: Command,
+    settings: Path,
+    launcher: str,
+    variables: environment.Environment,
+) -> str:
+    """Return the text of ``restart.sh``.
+
+    Args:
+        context: the training's world, whose shape is kept.
+        job: what it trains.
+        command: what it was started with.
+        settings: study file of the job alone, as a full path.
+        launcher: prefix of the command, as a shell would read it.
+        variables: the environment, of which those that matter are kept.
+    """
+    nodes = len(set(context.hosts))
+    arguments = {
+        "config": settings,
+        "run": job.run,
+        "seed": job.seed,
+        "ranks": job.ranks,
+        "threads": context.threads,
+        "data": command.meta.absolute(),
+        "output": command.output.absolute(),
+        "launcher": launcher,
+    }
+    if command.minutes is not None:
+        arguments["minutes"] = f"{command.minutes:g}"
+    kept = [f"export {name}={shlex.quote(variables[name])}" for name in _KEPT if variables.get(name)]
+    program = {"mpi": "python -m mpi4py -m scaffold", "torchrun": "-m scaffold --"}.get(
+        context.launcher, "python -m scaffold"
+    )
+    lines = [
+        "#!/usr/bin/env bash",
+        *_directives(context, command.minutes, variables),
+        f"# Continues the training of {job.run} (ranks {job.ranks}, seed {job.seed}) as it was last started, with",
+        f"# {count(job.ranks, 'rank')} on {count(nodes, 'host')}, and publishes its result. Run it in an allocation",
+        "# of that size, or submit it: sbatch and flux batch read the lines above. Further arguments go to scaffold",
+        "# train. Exit code 75: stopped with everything saved, run it again.",
+        "set -euo pipefail",
+        f"cd {shlex.quote(str(Path.cwd()))}",
+        f"export PATH={shlex.quote(str(Path(sys.executable).parent))}:$PATH",
+        *kept,
+        " ".join(part for part in ("exec", launcher, program, "train \\") if part),
+        *(f"    --{name} {shlex.quote(str(value))} \\" for name, value in arguments.items()),
+        '    "$@"',
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _directives(context: Context, minutes: float | None, variables: environment.Environment) -> list[str]:
+    """Return what tells Slurm and Flux how much the job needs, which to bash are comments.
+
+    Partition, account and memory are those of the present job, where Slurm tells them.
+    """
+    nodes, gpus = len(set(context.hosts)), int(context.device.type == "cuda")
+    slurm: dict[str, object] = {"nodes": nodes, "ntasks": context.size, "cpus-per-task": context.threads}
+    flux: dict[str, object] = {"nodes": nodes, "nslots": context.size, "cores-per-slot": context.threads}
+    if minutes is not None:
+        whole = math.ceil(minutes)
+        slurm["time"], flux["time-limit"] = whole, f"{whole}m"
+    if gpus:
+        slurm["gpus-per-task"], flux["gpus-per-slot"] = gpus, gpus
+    for option, name in _OF_SLURM.items():
+        if variables.get(name):
+            slurm[option] = variables[name]
+    return [
+        *(f"#SBATCH --{name}={value}" for name, value in slurm.items()),
+        *(f"# flux: --{name}={value}" for name, value in flux.items()),
+    ]
+
+
+def _guessed(context: Context) -> str:
+    """Return the launcher that most likely starts such a training, started by hand, again."""
+    nodes = len(set(context.hosts))
+    if context.launcher == "single":
+        return ""
+    if context.launcher == "torchrun":
+        # The hosts would have to be told where they meet, which only they know.
+        return f"torchrun --nproc-per-node {context.local_size} --nnodes {nodes}"
+    return {
+        "slurm": f"srun --nodes {nodes} --ntasks {context.size}",
+        "flux": f"flux run --nodes {nodes} --ntasks {context.size}",
+    }.get(environment.scheduler() or "", f"mpiexec -n {context.size}")

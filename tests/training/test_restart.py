@@ -1,0 +1,98 @@
+"""``restart.sh``: what it starts, whatever the words it was made from."""
+
+import subprocess
+
+import pytest
+import torch
+from training_jobs import study
+
+from scaffold.config import Job
+from scaffold.parallel.launch import Context
+from scaffold.training import restart
+from scaffold.training.restart import Command
+
+AWKWARD = "a b'c\"$HOME;`x`\\"
+
+
+@pytest.fixture
+def job(tmp_path):
+    """A training on four ranks."""
+    spec = study(tmp_path / "study.yaml").run("tiny")
+    return Job("tiny", spec.config, 4, 5, spec.resources)
+
+
+def world(launcher="mpi", hosts=("a", "a", "b", "b")):
+    context = Context(launcher)
+    context.size, context.hosts, context.local_size = len(hosts), list(hosts), hosts.count("a")
+    return context
+
+
+def started(script, tmp_path):
+    """Return the words that the script gives to its launcher, the program ``launch`` in its folder."""
+    subprocess.run(["bash", "-n", script], check=True)
+    launch = tmp_path / "launch"
+    launch.write_text('#!/bin/bash\nprintf "%s\\0" "$PWD" "${PROFILE_TORCH-unset}" "${PYTHONPATH-unset}" "$@"\n')
+    launch.chmod(0o755)
+    environment = {"PATH": "/usr/bin:/bin"}
+    done = subprocess.run([script, "--minutes", "7"], cwd="/", env=environment, stdout=subprocess.PIPE, check=True)
+    return done.stdout.decode().split("\0")[:-1]
+
+
+def test_every_word_arrives_as_it_was(job, tmp_path, monkeypatch):
+    """Hazard 59: a path with a blank or a quote in it, or a launcher with an option that is quoted."""
+    folder = tmp_path / AWKWARD
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    for name in restart._KEPT:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("PYTHONPATH", AWKWARD)
+    launcher = f"{tmp_path}/launch -x 'two words'"
+    script = restart.write(folder, world(), job, Command(folder / "meta.yaml", folder / "out", launcher, 0.5))
+    where, profiled, path, *words = started(script, tmp_path)
+
+    assert (where, profiled, path) == (str(folder), "unset", AWKWARD)
+    assert words[:8] == ["-x", "two words", "python", "-m", "mpi4py", "-m", "scaffold", "train"]
+    options = dict(zip(words[8::2], words[9::2], strict=True))
+    assert options == {
+        "--config": str(folder / "config.yaml"), "--run": "tiny", "--seed": "5", "--ranks": "4",
+        "--threads": str(world().threads), "--data": str(folder / "meta.yaml"), "--output": str(folder / "out"),
+        "--launcher": launcher, "--minutes": "7",
+    }  # fmt: skip
+    assert words[-4:] == ["--minutes", "0.5", "--minutes", "7"], "what is added on the command line wins"
+
+
+@pytest.mark.parametrize(
+    ("context", "variables", "command"),
+    [
+        (world("single", ["a"]), {}, "exec python -m scaffold train"),
+        (world(), {}, "exec mpiexec -n 4 python -m mpi4py -m scaffold train"),
+        (world(), {"SLURM_JOB_ID": "7"}, "exec srun --nodes 2 --ntasks 4 python -m mpi4py -m scaffold train"),
+        (world(), {"FLUX_URI": "local:///x"}, "exec flux run --nodes 2 --ntasks 4 python -m mpi4py -m scaffold train"),
+        (world("torchrun", ["a"] * 4), {}, "exec torchrun --nproc-per-node 4 --nnodes 1 -m scaffold -- train"),
+    ],
+)
+def test_the_launcher_of_a_training_started_by_hand_is_guessed(job, tmp_path, monkeypatch, context, variables, command):
+    """Without the workflow nobody says what the launcher was."""
+    for name in ("SLURM_JOB_ID", "FLUX_URI"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    script = restart.write(tmp_path, context, job, Command(tmp_path / "meta.yaml", tmp_path)).read_text()
+    assert f"\n{command} \\\n" in script
+
+
+def test_a_scheduler_reads_the_shape(job, tmp_path, monkeypatch):
+    """Submitted as it is, the script must get what the training had; the lines end at the first command."""
+    for name, value in {"SLURM_MEM_PER_NODE": "4501", "SLURM_JOB_PARTITION": "gpu", "SLURM_JOB_ACCOUNT": ""}.items():
+        monkeypatch.setenv(name, value)
+    context = world()
+    context.threads, context.device = 3, torch.device("cuda", 0)
+    script = restart.write(tmp_path, context, job, Command(tmp_path / "meta.yaml", tmp_path, minutes=89.5)).read_text()
+    head = script.partition("\nset ")[0].splitlines()
+    assert [line.removeprefix("#SBATCH ") for line in head if line.startswith("#SBATCH ")] == [
+        "--nodes=2", "--ntasks=4", "--cpus-per-task=3", "--time=90", "--gpus-per-task=1", "--mem=4501",
+        "--partition=gpu",
+    ]  # fmt: skip
+    assert [line.removeprefix("# flux: ") for line in head if line.startswith("# flux: ")] == [
+        "--nodes=2", "--nslots=4", "--cores-per-slot=3", "--time-limit=90m", "--gpus-per-slot=1",
+    ]  # fmt: skip
