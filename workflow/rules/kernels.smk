@@ -13,7 +13,8 @@ rule bench_kernels:
         "logs/bench_kernels.log",
     resources:
         tasks=1,
-        gpu=1,
+        gpus_per_task=1,
+        gres="gpu:1",
         mem_mb=16000,
         runtime=30,
     shell:
