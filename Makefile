@@ -1,13 +1,14 @@
-# make run      set up what is needed, run the default study, show its figure of merit
-# make test     set up and run all tests
-# make lint     set up and check style, types and workflow
-# make report   bring the study up to date and write results/report.html
-# make docs     write config/README.md and the editor schema from the code
+# make run           set up what is needed, run the default study, show its figure of merit
+# make test          set up and run all tests but those of the next line
+# make test-cluster  set up and run a study on a Slurm that is started for it (needs root and Slurm)
+# make lint          set up and check style, types and workflow
+# make report        bring the study up to date and write results/report.html
+# make docs          write config/README.md and the editor schema from the code
 #
-# PYTHON=...    the interpreter to build on (3.11 to 3.13)
-# STUDY=...     the study of `make run`
-# PYTEST=...    arguments for pytest, such as PYTEST="-k dag"
-# WORKERS=...   processes that share the tests
+# PYTHON=...         the interpreter to build on (3.11 to 3.13)
+# STUDY=...          the study of `make run`
+# PYTEST=...         arguments for pytest, such as PYTEST="-k dag"
+# WORKERS=...        processes that share the tests
 
 PYTHON ?= python3
 STUDY ?= config/config.yaml
@@ -17,7 +18,7 @@ WORKERS ?= 2
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
-.PHONY: run test lint report docs
+.PHONY: run test test-cluster lint report docs
 
 VENV := .venv
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
@@ -30,6 +31,10 @@ run: $(VENV)/run.stamp
 test: $(VENV)/dev.stamp
 	# The workers share the cores; PyTorch's threads would take them from one another.
 	OMP_NUM_THREADS=1 pytest --numprocesses=$(WORKERS) --dist=loadgroup $(PYTEST)
+
+# What was broken, and how it went on, is in build/cluster-tests.log.
+test-cluster: $(VENV)/dev.stamp
+	pytest -m cluster tests/cluster $(PYTEST)
 
 lint: $(VENV)/dev.stamp
 	ruff check

@@ -14,6 +14,17 @@ include: "workflow/rules/report.smk"
 include: "workflow/rules/kernels.smk"
 
 
+# Seconds each: not worth a job of their own where jobs are submitted.
+localrules:
+    all,
+    publish_dataset,
+    plot_run,
+    plot_categories,
+    plot_scaling,
+    fom,
+    summary,
+
+
 rule all:
     default_target: True
     input:

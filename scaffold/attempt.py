@@ -1,6 +1,6 @@
 """``python -m scaffold.attempt --log FILE -- COMMAND...``: one attempt at a job of the workflow.
 
-Runs the command and returns its exit code. Two things that Snakemake does not do:
+Runs the command and returns its exit code. Three things that Snakemake does not do:
 
 * Keep the log of *each* attempt. Snakemake deletes a job's declared log before it tries again, so
   the output goes to ``FILE`` (this attempt, declared) and to ``FILE.1``, ``FILE.2``, ... (kept), and is
@@ -8,6 +8,8 @@ Runs the command and returns its exit code. Two things that Snakemake does not d
 * End the command with its Snakemake. The jobs of a killed Snakemake go on as orphans, and would
   stand in the way of the same command run again. So start it with ``exec``: its parent must be
   Snakemake, not a shell that would outlive it.
+* Say why it ended. Of a submitted job Snakemake learns that it failed, not how. The exit code becomes
+  the log's last line, where :func:`exit_code` finds it.
 
 Only the standard library is imported: it starts in milliseconds.
 """
@@ -17,6 +19,7 @@ from __future__ import annotations
 import argparse
 import ctypes
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -31,6 +34,7 @@ _FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, sign
 _PR_SET_PDEATHSIG = 1
 _WATCH_S = 0.2
 _DRAIN_S = 5.0
+_LAST_LINE = "this attempt ended with exit code "
 
 
 def main() -> int:
@@ -83,9 +87,21 @@ def run(command: list[str], log: Path) -> int:
         assert child.stdout is not None  # noqa: S101 - a pipe was asked for
         copier = threading.Thread(target=_copy, args=(child.stdout, *sinks), daemon=True)
         copier.start()
-        code = _wait(child, parent)
+        ended = _wait(child, parent)
         copier.join(_DRAIN_S)
-    return code if code >= 0 else 128 - code
+        code = ended if ended >= 0 else 128 - ended
+        if code:
+            _copy([f"{_LAST_LINE}{code}\n".encode()], *sinks)
+    return code
+
+
+def exit_code(log: Path) -> int | None:
+    """Return the exit code with which the attempt that wrote ``log`` failed; None if it was killed or did not fail."""
+    try:
+        found = re.search(rb"^%s(\d+)\n\Z" % _LAST_LINE.encode(), log.read_bytes(), re.MULTILINE)
+    except OSError:
+        return None
+    return int(found[1]) if found else None
 
 
 def _end_with_parent() -> None:

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from scaffold.attempt import exit_code
+
 SLEEP = [sys.executable, "-c", "import os, time; print(os.getpid(), flush=True); time.sleep(60)"]
 
 
@@ -40,7 +42,7 @@ def test_each_attempt_keeps_its_log(tmp_path: Path) -> None:
     subprocess.run(attempt(log, "echo", "second"), check=True)
 
     assert log.read_text() == "second\n"
-    assert Path(f"{log}.1").read_text() == "out\nerror\n"
+    assert Path(f"{log}.1").read_text() == "out\nerror\nthis attempt ended with exit code 1\n"
     assert Path(f"{log}.2").read_text() == "second\n"
 
 
@@ -58,7 +60,21 @@ def test_output_is_passed_on_as_it_comes(tmp_path: Path) -> None:
 )
 def test_exit_code_is_the_commands(tmp_path: Path, script: str, code: int) -> None:
     """Exit codes are documented (75: run me again); a wrapper that swallows them misleads every script."""
-    assert subprocess.run(attempt(tmp_path / "log", "sh", "-c", script), check=False).returncode == code
+    log = tmp_path / "log"
+    assert subprocess.run(attempt(log, "sh", "-c", script), check=False).returncode == code
+    assert exit_code(log) == (code or None)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [None, "", "epoch 1\n", "this attempt ended with exit code 70\nepoch 1\n", "this attempt ended with exit code 7"],
+)
+def test_exit_code_is_not_made_up(tmp_path: Path, text: str | None) -> None:
+    """A killed attempt must be retried: its log has no end, or only one that another program printed."""
+    log = tmp_path / "log"
+    if text is not None:
+        log.write_text(text)
+    assert exit_code(log) is None
 
 
 def test_missing_program_is_said(tmp_path: Path) -> None:
@@ -118,7 +134,7 @@ def test_full_disk_does_not_hold_the_command_up(tmp_path: Path) -> None:
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000)),
     )  # fmt: skip
     assert log.stat().st_size <= 1000
-    assert done.stdout == lines
+    assert done.stdout == f"{lines}this attempt ended with exit code 75\n"
     assert done.returncode == 75
     assert "Traceback" not in done.stderr
 

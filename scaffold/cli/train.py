@@ -25,8 +25,9 @@ def register(verbs: Verbs) -> None:
     train.add_argument("--output", required=True, metavar="DIR", help="where the results go; work/ lies below it")
     train.add_argument("--identity", metavar="HEX", help="training identity that the workflow planned with")
     train.add_argument(
-        "--minutes", type=float, metavar="M", help="stop, with everything saved, before M minutes have passed (exit 75)"
-    )
+        "--minutes", type=float, metavar="M",
+        help="time limit of the job: stop, with everything saved, well before it (exit 75)",
+    )  # fmt: skip
     train.add_argument(
         "--threads", type=int, metavar="T", help="CPU threads per rank; else OMP_NUM_THREADS, else a fair share"
     )
@@ -65,11 +66,27 @@ def _train(arguments: argparse.Namespace) -> None:
     from scaffold.training import worker
     from scaffold.training.restart import Command
 
-    minutes = [limit for limit in (arguments.minutes, job.config.max_runtime) if limit is not None]
-    deadline = start + 60 * min(minutes) if minutes else None
+    deadline = _deadline(start, arguments.minutes, job.config.max_runtime)
     command = Command(Path(arguments.data), Path(arguments.output), arguments.launcher, arguments.minutes)
     code = worker.run(context, job, command, deadline)
     ending.leave(context, code)
+
+
+def _deadline(start: float, limit: float | None, max_runtime: float | None) -> float | None:
+    """Return when to stop, on the clock of ``start``; None for never.
+
+    A scheduler's clock has run since the job began, before Snakemake, the launcher and Python had
+    started, and the job must have ended by the limit: so a minute of it is not trained in, or a
+    quarter where that is less.
+
+    Args:
+        start: when this process began, seconds.
+        limit: of the scheduler for the whole job, minutes.
+        max_runtime: the study's own, minutes.
+    """
+    limits = [] if limit is None else [limit - min(1.0, limit / 4)]
+    limits += [] if max_runtime is None else [max_runtime]
+    return start + 60 * min(limits) if limits else None
 
 
 def _check(arguments: argparse.Namespace) -> None:

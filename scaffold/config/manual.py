@@ -69,7 +69,7 @@ def readme() -> str:
     for name, kind, default in (("ranks", "positive integers", "[1]"), ("seeds", "integers", "[seed]")):
         lines.append(f"| `{name}` | list of {kind} | `{default}` | {RunSpec.model_fields[name].description} |")
     for name, field in Resources.model_fields.items():
-        lines.append(f"| `resources.{name}` | integer | `{field.default}` | {field.description} |")
+        lines.append(f"| `resources.{name}` | integer | `{_default_text(field)}` | {field.description} |")
     lines.append(_DROPPED.rstrip("\n"))
     lines += [f"| `{name}` | {text} |" for name, text in DROPPED.items()]
     return "\n".join(lines) + "\n"

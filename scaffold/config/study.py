@@ -25,15 +25,24 @@ _PositiveInt = Annotated[int, Field(ge=1)]
 
 
 class Resources(BaseModel):
-    """What one training job of a run asks of the scheduler. Changes no result, triggers no rerun."""
+    """What a training of a run asks of the scheduler. Changes no result, triggers no rerun.
+
+    Said for one rank, so that the trainings of a scaling study share it.
+    """
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
     runtime: _PositiveInt = Field(120, description="time limit of one attempt, minutes")
-    mem_mb: _PositiveInt = Field(4000, description="memory of the whole job, MB")
-    nodes: _PositiveInt = Field(1, description="nodes that the ranks are spread over")
-    threads: int = Field(1, ge=1, le=4096, description="CPU threads per rank")
-    gpus: int = Field(0, ge=0, description="GPUs of the whole job")
+    mem_mb: _PositiveInt = Field(4000, description="memory of each rank, MB")
+    threads: int = Field(1, ge=1, le=4096, description="CPU threads of each rank")
+    gpus: int = Field(0, ge=0, le=1, description="GPUs of each rank")
+    ranks_per_node: _PositiveInt | None = Field(
+        None, description="the most ranks on a node, over which they are spread evenly; null: all on one"
+    )
+
+    def nodes(self, ranks: int) -> int:
+        """Return the number of nodes that ``ranks`` are spread over, evenly."""
+        return -(-ranks // (self.ranks_per_node or ranks))
 
 
 class RunSpec(BaseModel):
@@ -62,6 +71,16 @@ class Job:
     ranks: int
     seed: int
     resources: Resources
+
+    @property
+    def nodes(self) -> int:
+        """Number of nodes that the ranks are spread over."""
+        return self.resources.nodes(self.ranks)
+
+    @property
+    def ranks_per_node(self) -> int:
+        """Number of ranks on each node."""
+        return self.ranks // self.nodes
 
     def resolved(self) -> dict[str, Any]:
         """Return a study of this training alone, with every key written out; itself a valid study file."""
@@ -250,6 +269,15 @@ def _resolve(
         values = getattr(spec, field)
         if len(set(values)) < len(values):
             problems.append(Problem(f"{prefix}.{field}", str(values), "must not repeat a value"))
+    problems += [
+        Problem(
+            f"{prefix}.resources.ranks_per_node",
+            str(spec.resources.ranks_per_node),
+            f"{ranks} ranks cannot be spread evenly over {spec.resources.nodes(ranks)} nodes",
+        )
+        for ranks in spec.ranks
+        if ranks % spec.resources.nodes(ranks)
+    ]
     if config is None:
         return None, problems
     # Across keys nothing can be said while the values of the defaults are not known.

@@ -132,14 +132,18 @@ class Attempts:
         self.write()
 
     def resume_from(self, epoch: int) -> None:
-        """Note that this attempt continues after ``epoch``, which also says what killed ones achieved."""
+        """Note that this attempt continues after ``epoch``, which also says what earlier ones achieved.
+
+        A killed one said nothing, and one that ended in a hurry may not have known that its last
+        checkpoint would still come to disk.
+        """
         self.current.first_epoch = epoch + 1
         reached = epoch
         for attempt in reversed(self.all[:-1]):
             if attempt.first_epoch is None:
                 continue
-            if attempt.last_epoch is None and attempt.first_epoch <= reached:
-                attempt.last_epoch = reached
+            if attempt.first_epoch <= reached:
+                attempt.last_epoch = max(attempt.last_epoch or 0, reached)
             reached = min(reached, attempt.first_epoch - 1)
         self.write()
 

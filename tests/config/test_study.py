@@ -246,7 +246,22 @@ def test_resolved_training_is_one_job_of_the_study(load):
 
 
 def test_default_resources():
-    assert Resources() == Resources(runtime=120, mem_mb=4000, nodes=1, threads=1, gpus=0)
+    assert Resources() == Resources(runtime=120, mem_mb=4000, threads=1, gpus=0, ranks_per_node=None)
+
+
+def test_ranks_are_spread_evenly_over_as_few_nodes_as_hold_them(load):
+    """A scaling study has one entry of resources: 6 ranks at most 4 to a node are 2 x 3, not 4 + 2."""
+    study = load("runs:\n  a: {ranks: [1, 2, 4, 6, 8], resources: {ranks_per_node: 4}}\n  b: {ranks: [1, 16]}\n")
+    shapes = [(job.run, job.ranks, job.nodes, job.ranks_per_node) for job in study.jobs()]
+    assert shapes == [
+        ("a", 1, 1, 1), ("a", 2, 1, 2), ("a", 4, 1, 4), ("a", 6, 2, 3), ("a", 8, 2, 4), ("b", 1, 1, 1), ("b", 16, 1, 16)
+    ]  # fmt: skip
+
+
+def test_ranks_that_cannot_be_spread_evenly_are_refused(told):
+    """Nodes with different numbers of ranks have no common shape to ask the scheduler for."""
+    (line,) = told("runs:\n  a: {ranks: [5, 6], resources: {ranks_per_node: 4}}\n")
+    assert line == "line 2: runs.a.resources.ranks_per_node = 4: 5 ranks cannot be spread evenly over 2 nodes"
 
 
 def test_error_survives_pickling(told, load):

@@ -12,7 +12,10 @@ from pathlib import Path
 import pytest
 from pipeline_workspace import Workspace
 
+from scaffold import atomic
+from scaffold.config import Study, resume_identity
 from scaffold.results_lock import ResultsLock
+from scaffold.training.workdir import work_path
 
 pytestmark = [pytest.mark.pipeline, pytest.mark.faults, pytest.mark.timeout(300)]
 
@@ -108,3 +111,20 @@ def test_failed_job_keeps_the_logs_of_all_attempts(finished: Workspace) -> None:
     assert remedy is not None
     finished.make(*shlex.split(remedy[1]))
     assert masks.read_bytes() == bytes_of_masks
+
+
+def test_incurable_failure_is_not_retried(finished: Workspace) -> None:
+    """On a cluster each retry in vain waits in the queue before anyone is told; other failures are retried (above)."""
+    finished.change(starting_learning_rate=0.002)
+    config = Study.load(finished.folder / "config/config.yaml").runs["small"].config
+    output = finished.folder / "results/runs/small/ranks1/seed1"
+    work = work_path(output, resume_identity(config))
+    atomic.write_json(work / "failed.json", {"message": "epoch 3: a sum is not finite"})
+    done = finished.snakemake("--retries", "3", str(output.relative_to(finished.folder) / "result.json"))
+
+    assert done.returncode == 1
+    logs = sorted((finished.folder / "logs/train").glob("small.ranks1.seed1.log.*"))
+    assert len(logs) == 2, "the attempt that made the finished study, and one more"
+    text = logs[-1].read_text()
+    assert "an earlier attempt failed for good: epoch 3: a sum is not finite" in text
+    assert text.endswith("exit code 70\n")

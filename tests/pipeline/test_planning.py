@@ -98,23 +98,33 @@ def test_training_has_the_machine_to_itself(fresh: Workspace) -> None:
 
 def test_launcher_is_the_profiles(fresh: Workspace) -> None:
     """A site's launcher takes the place of mpiexec by a profile alone, for trainings and for data."""
+    fresh.change(run={"resources": {"ranks_per_node": 1, "threads": 3}})
     profile = fresh.folder / "site"
     profile.mkdir()
     (profile / "profile.yaml").write_text(
         "cores: 1\nset-resources:\n"
-        "  train: {launcher: \"'srun -n ' + wildcards.ranks\"}\n"
+        "  train: {launcher: 'srun --nodes={nodes} --ntasks={tasks} --cpus-per-task={cpus_per_task}'}\n"
         "  render_part: {tasks: 4, launcher: aprun -n 4}\n"
     )
     command = ["--dry-run", "--printshellcmds", "--profile", str(profile), "--cores", "1"]
     output = fresh.snakemake(*command, profile=None).stdout
-    assert "-- srun -n 2 python -m mpi4py -m scaffold train" in output
-    assert "--launcher='srun -n 2'" in output, "restart.sh starts the same"
+    assert "-- srun --nodes=2 --ntasks=2 --cpus-per-task=3 python -m mpi4py -m scaffold train" in output
+    assert "ranks1.seed1.log --  python -m mpi4py -m scaffold train" in output, "one process needs no launcher"
+    assert "--launcher='srun --nodes=2 --ntasks=2 --cpus-per-task=3'" in output, "restart.sh starts the same"
     assert "-- aprun -n 4 python -m mpi4py -m scaffold render" in output
     assert "parts/0000 --ranks 4" in output
-    assert "mpiexec" not in output
+    assert "-- mpiexec" not in output
     (memory,) = re.findall(r"tasks=4, .*mem_mb=(\d+)", output)
     # Four interpreters and their clouds; a single one asks for some 530 MB.
     assert int(memory) > 2000
+
+
+def test_launcher_with_an_unknown_number_is_said(fresh: Workspace) -> None:
+    """A misspelt number, left as it is, would be an argument of the launcher's."""
+    (fresh.folder / "profile.yaml").write_text("cores: 1\nset-resources: {train: {launcher: 'srun -n {ranks}'}}\n")
+    done = fresh.snakemake("--dry-run", "--profile", str(fresh.folder), profile=None)
+    assert done.returncode == 1
+    assert "the profile's launcher 'srun -n {ranks}' can have {tasks}, {nodes}," in done.stdout
 
 
 def test_submitted_job_reads_the_resolved_study(fresh: Workspace) -> None:

@@ -78,7 +78,7 @@ def test_finished_study_is_finished(finished_study: Workspace) -> None:
         (
             {
                 "checkpoint_interval": -1, "async_save": False, "max_runtime": 60.0, "dataloader_num_workers": 1,
-                "run": {"resources": {"runtime": 7, "mem_mb": 999, "nodes": 1, "threads": 2, "gpus": 0}},
+                "run": {"resources": {"runtime": 7, "mem_mb": 999, "ranks_per_node": 1, "threads": 2, "gpus": 0}},
             },
             {},
         ),

@@ -34,6 +34,16 @@ def test_a_killed_attempt_is_closed_by_the_next(tmp_path):
     ]
 
 
+def test_an_attempt_is_credited_with_the_checkpoint_that_it_left(tmp_path):
+    """A rank was lost while epoch 3 was being saved: counted as lost too, that epoch would count twice."""
+    ended(tmp_path, Ending.LOST_RANK, ExitCode.RUN_AGAIN, (1, 2))
+    work = opened(tmp_path)
+    work.attempts.resume_from(3)
+    first = work.attempts.all[0]
+    assert (first.first_epoch, first.last_epoch) == (1, 3)
+    work.close(Ending.CONVERGED, "converged", ExitCode.DONE)
+
+
 def test_lost_time_is_what_earlier_attempts_took_less_what_counts(tmp_path):
     """Counted twice, or not at all, the cost of failures looks wrong."""
     for epochs, wall in (((1, 4), 50.0), ((3, 5), 40.0)):

@@ -4,16 +4,17 @@ import sys
 from pathlib import Path
 
 from snakemake.exceptions import WorkflowError
+from snakemake.jobs import Job as SnakemakeJob
 from snakemake.settings.types import RerunTrigger
 from snakemake_interface_executor_plugins.settings import ExecMode
 
 import scaffold
-from scaffold import study_files
+from scaffold import attempt, study_files
 from scaffold.config import Job, Study, dataset_name, library_name
 from scaffold.config import stage_version, training_identity
 from scaffold.config.problems import nearest
 from scaffold.dataset.memory import memory_of_ranks
-from scaffold.errors import ScaffoldError, UserError
+from scaffold.errors import ExitCode, ScaffoldError, UserError
 from scaffold.results_lock import ResultsLock
 
 PACKAGE = Path(scaffold.__file__).parent
@@ -103,6 +104,23 @@ def known(kind: str, name: str, of_study: dict):
             f"the study {STUDY.source} has no {kind} {name}{nearest(name, of_study)}"
         )
     return of_study[name]
+
+
+def retries(job: SnakemakeJob) -> int:
+    """Return the profile's number of retries, or 0 after an end that no retry can cure.
+
+    Snakemake would submit such a job again and again, each time to wait in the
+    queue and end at once, before it tells anyone.
+    """
+    incurable = (ExitCode.USER_ERROR, ExitCode.INCURABLE)
+    if any(attempt.exit_code(Path(log)) in incurable for log in job.log):
+        return 0
+    return job.rule.restart_times
+
+
+# Snakemake has no setting for this. Should a later version not ask here, a job
+# that cannot be cured is retried in vain, which costs time alone.
+SnakemakeJob.restart_times = property(retries)
 
 
 def render_mem_mb(wildcards, rulename) -> int:
@@ -218,15 +236,46 @@ def data_awaited(wildcards) -> list[str]:
     return [] if done else [data_of_training(wildcards)]
 
 
-def of_training(name: str):
-    """Return a function that looks one resource of a training up."""
-    return lambda wildcards: getattr(job_of(wildcards).resources, name)
+def tasks_of(job: Job) -> int | None:
+    """Return the number of ranks where none shares its node with another, else None."""
+    return job.ranks if job.ranks_per_node == 1 else None
 
 
-def training_launcher(wildcards) -> str:
-    """Return the default launcher of a training; profiles put their own in its place."""
-    ranks = job_of(wildcards).ranks
-    return f"mpiexec -n {ranks}" if ranks > 1 else ""
+def tasks_per_node_of(job: Job) -> int | None:
+    """Return the number of ranks on each node where there are several, else None."""
+    return job.ranks_per_node if job.ranks_per_node > 1 else None
+
+
+def gres_of(job: Job) -> str | None:
+    """Return the GPUs on each node in Slurm's terms, None without any."""
+    gpus = job.resources.gpus * job.ranks_per_node
+    return f"gpu:{gpus}" if gpus else None
+
+
+def mem_mb_of(job: Job) -> int:
+    """Return the memory on each node, MB."""
+    return job.resources.mem_mb * job.ranks_per_node
+
+
+def launcher(wildcards, resources, threads) -> str:
+    """Return the profile's launcher with the numbers of the job filled in; a single process is started without."""
+    nodes = resources.get("nodes", 1)
+    tasks = resources.get("tasks") or nodes * resources.tasks_per_node
+    if tasks == 1:
+        return ""
+    try:
+        return resources.launcher.format(
+            tasks=tasks,
+            nodes=nodes,
+            tasks_per_node=-(-tasks // nodes),
+            cpus_per_task=resources.get("cpus_per_task", threads),
+            gpus_per_task=resources.get("gpus_per_task", 0),
+        )
+    except (LookupError, ValueError) as error:
+        raise WorkflowError(
+            f"the profile's launcher {resources.launcher!r} can have"
+            " {tasks}, {nodes}, {tasks_per_node}, {cpus_per_task} and {gpus_per_task} filled in, no other braces"
+        ) from error
 
 
 def every_figure() -> list[str]:

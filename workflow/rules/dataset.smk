@@ -17,16 +17,17 @@ rule render_part:
     priority: 1
     threads: 1
     resources:
-        launcher="",
+        launcher="mpiexec -n {tasks}",
         tasks=1,
         mem_mb=render_mem_mb,
         runtime=240,
     params:
+        launcher=launcher,
         instances=subpath(input[0], parent=True),
         folder=subpath(output.index, parent=True),
     shell:
         "exec python -m scaffold.attempt --log {log} --"
-        " {resources.launcher} python -m mpi4py -m scaffold render"
+        " {params.launcher} python -m mpi4py -m scaffold render"
         " --config results/study.yaml --dataset {wildcards.dataset} --part {wildcards.part}"
         " --instances {params.instances} --output {params.folder} --ranks {resources.tasks}"
 

@@ -7,15 +7,16 @@ rule search_categories:
     priority: 1
     threads: 4
     resources:
-        launcher="",
+        launcher="mpiexec -n {tasks}",
         tasks=1,
         mem_mb=2000,
         runtime=240,
     params:
+        launcher=launcher,
         folder=subpath(output.categories, parent=True),
     shell:
         "exec python -m scaffold.attempt --log {log} --"
-        " {resources.launcher} python -m mpi4py -m scaffold search"
+        " {params.launcher} python -m mpi4py -m scaffold search"
         " --config results/study.yaml --library {wildcards.library}"
         " --output {params.folder} --ranks {resources.tasks} --threads {threads}"
 
@@ -31,16 +32,17 @@ rule generate_instances:
     priority: 1
     threads: 4
     resources:
-        launcher="",
+        launcher="mpiexec -n {tasks}",
         tasks=1,
         mem_mb=2000,
         runtime=240,
     params:
+        launcher=launcher,
         # The library's name stands for the search alone.
         version=stage_version("instances"),
     shell:
         "exec python -m scaffold.attempt --log {log} --"
-        " {resources.launcher} python -m mpi4py -m scaffold instances"
+        " {params.launcher} python -m mpi4py -m scaffold instances"
         " --config results/study.yaml --library {wildcards.library}"
         " --categories {input} --category {wildcards.category}"
         " --output {output.instances} --ranks {resources.tasks} --threads {threads}"

@@ -13,7 +13,8 @@ rule bench_kernels:
         "logs/bench_kernels.log",
     resources:
         tasks=1,
-        gpu=1,
+        gpus_per_task=1,
+        gres="gpu:1",
         # For the processes that compile ahead, each with PyTorch and a GPU context.
         cpus_per_task=8,
         mem_mb=48000,
