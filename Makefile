@@ -28,8 +28,9 @@ run: $(VENV)/run.stamp
 	scaffold summary results/summary.csv
 
 test: $(VENV)/dev.stamp
-	# The workers share the cores; PyTorch's threads would take them from one another.
-	OMP_NUM_THREADS=1 pytest --numprocesses=$(WORKERS) --dist=loadgroup $(PYTEST)
+	@# By files, since their tests share what takes long to make; in order, since the longest test, of the kernels,
+	@# is alone in its file, and would be the last. PyTorch's threads would take the cores from other workers.
+	OMP_NUM_THREADS=1 pytest --numprocesses=$(WORKERS) --dist=loadfile --no-loadscope-reorder $(PYTEST)
 
 lint: $(VENV)/dev.stamp
 	ruff check
