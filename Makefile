@@ -27,9 +27,9 @@ run: $(VENV)/run.stamp
 	$(SNAKEMAKE) --report results/report.html --report-after-run
 	scaffold summary results/summary.csv
 
+# By files, since their tests share what takes long to make; in order, since the longest test, that of the kernels,
+# is alone in its file and would come last. PyTorch's threads would take the cores from the other worker.
 test: $(VENV)/dev.stamp
-	@# By files, since their tests share what takes long to make; in order, since the longest test, of the kernels,
-	@# is alone in its file, and would be the last. PyTorch's threads would take the cores from other workers.
 	OMP_NUM_THREADS=1 pytest --numprocesses=$(WORKERS) --dist=loadfile --no-loadscope-reorder $(PYTEST)
 
 lint: $(VENV)/dev.stamp
