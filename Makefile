@@ -28,9 +28,10 @@ run: $(VENV)/run.stamp
 	$(SNAKEMAKE) --report results/report.html --report-after-run
 	scaffold summary results/summary.csv
 
+# By files, since their tests share what takes long to make; in order, since the longest test, that of the kernels,
+# is alone in its file and would come last. PyTorch's threads would take the cores from the other worker.
 test: $(VENV)/dev.stamp
-	# The workers share the cores; PyTorch's threads would take them from one another.
-	OMP_NUM_THREADS=1 pytest --numprocesses=$(WORKERS) --dist=loadgroup $(PYTEST)
+	OMP_NUM_THREADS=1 pytest --numprocesses=$(WORKERS) --dist=loadfile --no-loadscope-reorder $(PYTEST)
 
 # What was broken, and how it went on, is in build/cluster-tests.log.
 test-cluster: $(VENV)/dev.stamp

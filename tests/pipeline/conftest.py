@@ -7,13 +7,6 @@ import pytest
 from pipeline_workspace import STUDY, Workspace
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    # One worker, so that the finished study is made once.
-    for item in items:
-        if Path(__file__).parent in item.path.parents:
-            item.add_marker(pytest.mark.xdist_group("pipeline"))
-
-
 @pytest.fixture(scope="session")
 def finished_study(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
     """The study, run to its end, with the report. Shared: copy it before changing anything."""
