@@ -107,12 +107,14 @@ class Ladder(Generic[_T]):
         rungs: the fastest first; the last serves any call.
 
     Raises:
-        ValueError: the last rung declines calls or can be switched off.
+        ValueError: the last rung declines calls or can be switched off, or there is a ladder of that name.
     """
 
     def __init__(self, op: str, rungs: Sequence[Rung[_T]]) -> None:
         if rungs[-1].switch or rungs[-1].declines or rungs[-1].hesitates:
             raise ValueError(f"{op}: rung {rungs[-1].name} is the last and must serve any call")
+        if op in _ladders:
+            raise ValueError(f"{op}: there is a ladder of that name, whose counts and switches would be lost")
         self.op, self.rungs = op, tuple(rungs)
         self.states = {rung.name: _State() for rung in rungs}
         _ladders[op] = self

@@ -338,6 +338,15 @@ def test_a_ladder_ends_with_a_rung_that_serves_anything():
             Ladder("test_op", [last])
 
 
+def test_a_name_has_one_ladder(make):
+    """The second would take the first one's place in counts, switches and resets, without a word."""
+    first = make()
+    with pytest.raises(ValueError, match="test_op: there is a ladder"):
+        make()
+    first(ones())
+    assert first.served == {"fast": 1}
+
+
 def test_functorch_transforms_and_subclasses_take_the_plain_formula(op):
     """An opaque operator has no batching rule, and a subclass may hold a shard of the tensor."""
     assert torch.equal(torch.func.vmap(op)(torch.ones(3, 4)), 2 * torch.ones(3, 4))
