@@ -24,10 +24,16 @@ def read_rows(path: Path, remedy: str) -> list[dict[str, str]]:
     except FileNotFoundError:
         raise UserError(f"{path} does not exist; make it with: {remedy}") from None
     rows = list(csv.DictReader(text.splitlines()))
-    if not rows or not {"workload", "case", "arm", "tflop_per_s", "min_gflop", "limit"} <= rows[0].keys():
+    if not rows or _READ - rows[0].keys():
         raise DamagedFileError(path, "is not a kernel benchmark", remedy)
     return rows
 
+
+_READ = {
+    "device", "workload", "case", "arm", "median_ms", "limit", "score", "min_gbytes", "min_gflop", "tflop_per_s",
+    "copy_gbyte_per_s", "float32_tflop_per_s", "tf32_tflop_per_s", "bfloat16_tflop_per_s",
+}  # fmt: skip
+"""Columns that results must have. An arithmetic ceiling that was not measured is blank."""
 
 _AGAIN = " (again)"
 _COLUMNS = 3
@@ -130,12 +136,13 @@ def _plot_roofline(axes: Any, panels: list[_Panel]) -> None:
 
 
 def _ceilings(row: dict[str, str]) -> list[tuple[str, str, float]]:
-    """Return the arithmetic ceilings: name, style of line, TFLOP/s."""
-    return [
-        ("bfloat16", "-", float(row["bfloat16_tflop_per_s"])),
-        ("a third of tf32", ":", float(row["tf32_tflop_per_s"]) / 3),
-        ("float32", "--", float(row["float32_tflop_per_s"])),
+    """Return the arithmetic ceilings that were measured: name, style of line, TFLOP/s."""
+    ceilings = [
+        ("bfloat16", "-", row["bfloat16_tflop_per_s"], 1),
+        ("a third of tf32", ":", row["tf32_tflop_per_s"], 3),
+        ("float32", "--", row["float32_tflop_per_s"], 1),
     ]
+    return [(kind, style, float(rate) / share) for kind, style, rate, share in ceilings if rate]
 
 
 def _plot_panel(axes: Any, panel: _Panel, styles: dict[str, dict[str, Any]]) -> None:
