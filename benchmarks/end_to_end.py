@@ -21,11 +21,7 @@ import pandas as pd
 
 from scaffold import atomic, provenance
 from scaffold.config import Job, Study, dataset_name, library_name
-
-SWITCHES = (
-    "SCAFFOLD_GROUPNORM_TRITON", "SCAFFOLD_GROUPNORM_COMPILE", "SCAFFOLD_STEM_TRITON", "SCAFFOLD_UPSAMPLE_TRITON",
-    "SCAFFOLD_POINTWISE_TRITON", "SCAFFOLD_SEGMENTATION_TRITON", "SCAFFOLD_ADAM_TRITON", "SCAFFOLD_CUDA_GRAPH",
-)  # fmt: skip
+from scaffold.training.restart import SWITCHES
 
 ARMS: dict[str, dict[str, str]] = {"ours": {}, "stock": dict.fromkeys(SWITCHES, "0")}
 """Environment of each arm, laid over the process's own."""

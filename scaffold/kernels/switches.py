@@ -7,6 +7,12 @@ import os
 
 import torch
 
+KERNELS = (
+    "SCAFFOLD_GROUPNORM_TRITON", "SCAFFOLD_GROUPNORM_COMPILE", "SCAFFOLD_STEM_TRITON", "SCAFFOLD_UPSAMPLE_TRITON",
+    "SCAFFOLD_POINTWISE_TRITON", "SCAFFOLD_SEGMENTATION_TRITON", "SCAFFOLD_ADAM_TRITON",
+)  # fmt: skip
+"""The switches of all ladders, for those who must name them without a ladder at hand."""
+
 ON, OFF = ("1", "true", "on", "yes"), ("0", "false", "off", "no")
 
 _log = logging.getLogger(__name__)

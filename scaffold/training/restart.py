@@ -16,17 +16,25 @@ from pathlib import Path
 
 from scaffold import atomic
 from scaffold.config import Job
+from scaffold.kernels import switches
 from scaffold.parallel import environment
 from scaffold.parallel.launch import Context
+from scaffold.training import graph
 from scaffold.wording import count
 
 SCRIPT, SETTINGS = "restart.sh", "config.yaml"
 
+SWITCHES = (*switches.KERNELS, graph.SWITCH)
+"""Variables that turn a training's fast paths on and off."""
+
 _KEPT = (
     "PYTHONPATH", "OMP_NUM_THREADS", "SCAFFOLD_TIMEOUT", "PROFILE_TORCH", "PROFILE_TORCH_WAIT", "PROFILE_TORCH_WARMUP",
-    "PROFILE_TORCH_ACTIVE", "PROFILE_TORCH_RECORD_SHAPES", "PROFILE_TORCH_WITH_STACK",
+    "PROFILE_TORCH_ACTIVE", "PROFILE_TORCH_RECORD_SHAPES", "PROFILE_TORCH_WITH_STACK", *SWITCHES,
 )  # fmt: skip
-"""Variables that change what a training does, set again where they were set."""
+"""Variables that change what a training does, set again where they were set, be it to nothing."""
+
+_HIDING = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
+"""Set to nothing they hide all GPUs, which is set again; numbers hold for this job, and this rank, alone."""
 
 _OF_SLURM = {"mem": "SLURM_MEM_PER_NODE", "partition": "SLURM_JOB_PARTITION", "account": "SLURM_JOB_ACCOUNT"}
 
@@ -94,7 +102,8 @@ def script(
     }
     if command.minutes is not None:
         arguments["minutes"] = f"{command.minutes:g}"
-    kept = [f"export {name}={shlex.quote(variables[name])}" for name in _KEPT if variables.get(name)]
+    kept = [name for name in _KEPT if name in variables]
+    kept += [name for name in _HIDING if name in variables and not variables[name].strip()]
     program = {"mpi": "python -m mpi4py -m scaffold", "torchrun": "-m scaffold --"}.get(
         context.launcher, "python -m scaffold"
     )
@@ -108,7 +117,7 @@ def script(
         "set -euo pipefail",
         f"cd {shlex.quote(str(Path.cwd()))}",
         f"export PATH={shlex.quote(str(Path(sys.executable).parent))}:$PATH",
-        *kept,
+        *(f"export {name}={shlex.quote(variables[name])}" for name in kept),
         " ".join(part for part in ("exec", launcher, program, "train \\") if part),
         *(f"    --{name} {shlex.quote(str(value))} \\" for name, value in arguments.items()),
         '    "$@"',

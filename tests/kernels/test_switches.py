@@ -2,7 +2,7 @@
 
 import pytest
 
-from scaffold.kernels import switches
+from scaffold.kernels import ladder, switches
 
 NAME = "SCAFFOLD_TEST_SWITCH"
 
@@ -41,3 +41,9 @@ def test_an_override_stands_for_the_environment(monkeypatch):
     assert switches.read(NAME) is True
     assert switches.override(NAME, None) is True
     assert switches.read(NAME) is False
+
+
+def test_every_ladder_s_switch_is_listed():
+    """A restarted training would forget it, and the stock arm of a benchmark leave that kernel on."""
+    rungs = [rung for op in ladder._ladders.values() for rung in op.rungs]
+    assert {rung.switch for rung in rungs if rung.switch} == set(switches.KERNELS)

@@ -7,8 +7,9 @@ import torch
 from training_jobs import study
 
 from scaffold.config import Job
+from scaffold.kernels import switches
 from scaffold.parallel.launch import Context
-from scaffold.training import restart
+from scaffold.training import graph, restart
 from scaffold.training.restart import Command
 
 AWKWARD = "a b'c\"$HOME;`x`\\"
@@ -27,6 +28,12 @@ def world(launcher="mpi", hosts=("a", "a", "b", "b")):
     return context
 
 
+def forget(monkeypatch):
+    """Remove from the environment what the script would keep of it."""
+    for name in restart._KEPT + restart._HIDING:
+        monkeypatch.delenv(name, raising=False)
+
+
 def started(script, tmp_path):
     """Return the words that the script gives to its launcher, the program ``launch`` in its folder."""
     subprocess.run(["bash", "-n", script], check=True)
@@ -43,8 +50,7 @@ def test_every_word_arrives_as_it_was(job, tmp_path, monkeypatch):
     folder = tmp_path / AWKWARD
     folder.mkdir()
     monkeypatch.chdir(folder)
-    for name in restart._KEPT:
-        monkeypatch.delenv(name, raising=False)
+    forget(monkeypatch)
     monkeypatch.setenv("PYTHONPATH", AWKWARD)
     launcher = f"{tmp_path}/launch -x 'two words'"
     script = restart.write(folder, world(), job, Command(folder / "meta.yaml", folder / "out", launcher, 0.5))
@@ -59,6 +65,30 @@ def test_every_word_arrives_as_it_was(job, tmp_path, monkeypatch):
         "--launcher": launcher, "--minutes": "7",
     }  # fmt: skip
     assert words[-4:] == ["--minutes", "0.5", "--minutes", "7"], "what is added on the command line wins"
+
+
+@pytest.mark.parametrize(
+    ("variables", "kept"),
+    [
+        *(({name: "0"}, {name: "0"}) for name in (*switches.KERNELS, graph.SWITCH, "SCAFFOLD_TIMEOUT")),
+        ({"OMP_NUM_THREADS": ""}, {"OMP_NUM_THREADS": ""}),
+        ({"CUDA_VISIBLE_DEVICES": ""}, {"CUDA_VISIBLE_DEVICES": ""}),
+        ({"CUDA_VISIBLE_DEVICES": "3"}, {}),
+    ],
+    ids=str,
+)
+def test_what_was_set_is_set_again(job, tmp_path, monkeypatch, variables, kept):
+    """The restarted training would run on other kernels, or on a GPU that was hidden; or take another job's GPU."""
+    forget(monkeypatch)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    script = restart.write(tmp_path, world(), job, Command(tmp_path / "meta.yaml", tmp_path, f"{tmp_path}/show"))
+    show = tmp_path / "show"
+    show.write_text("#!/bin/bash\nenv -0\n")
+    show.chmod(0o755)
+    done = subprocess.run([script], env={"PATH": "/usr/bin:/bin"}, stdout=subprocess.PIPE, check=True)
+    found = dict(line.split("=", 1) for line in done.stdout.decode().split("\0")[:-1])
+    assert {name: found[name] for name in restart._KEPT + restart._HIDING if name in found} == kept
 
 
 @pytest.mark.parametrize(
