@@ -10,14 +10,31 @@ import torch
 _log = logging.getLogger(__name__)
 
 
-@functools.cache
-def say_untuned(index: int) -> None:
-    """Log, once for each device, that launches follow a heuristic since no table was measured there."""
-    name = torch.cuda.get_device_name(index)
-    _log.info("no launch table was measured on %s: the kernels' block sizes follow a heuristic", name)
+def is_tuned(name: str) -> bool:
+    """Return whether launches were measured on the device of this name: an H200, not a slice of it nor a GH200."""
+    words = name.split()
+    return "H200" in words and "MIG" not in words
 
 
 @functools.cache
-def multiprocessors(device: torch.device) -> int:
-    """Return how many multiprocessors (compute units) ``device`` has; 1 for the CPU, Triton's interpreter."""
-    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1
+def say_if_untuned(index: int) -> None:
+    """Log, once for each device, that launches follow a heuristic if no table was measured there."""
+    name = torch.cuda.get_device_properties(index).name
+    if not is_tuned(name):
+        _log.info("no launch table was measured on %s: the kernels' block sizes follow a heuristic", name)
+
+
+@functools.cache
+def multiprocessors(device: torch.device, interpreted: int = 1) -> int:
+    """Return how many multiprocessors (compute units) to plan launches on ``device`` for.
+
+    Says so if nothing was measured there.
+
+    Args:
+        device: where kernels run.
+        interpreted: the answer for the CPU, Triton's interpreter.
+    """
+    if device.type != "cuda":
+        return interpreted
+    say_if_untuned(device.index)
+    return torch.cuda.get_device_properties(device).multi_processor_count

@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from scaffold.kernels import hardware
 from scaffold.kernels.convolution import stem_plan
 from scaffold.kernels.ladder import Ladder, Rung, launch_region
 from scaffold.kernels.refusals import no_triton
@@ -179,4 +180,4 @@ def _constants(weight: Tensor, launch: stem_plan.Launch, dtype: torch.dtype) -> 
 
 def _multiprocessors(device: torch.device) -> int:
     # The interpreter gets few: a program's beginning costs it much.
-    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 8
+    return hardware.multiprocessors(device, interpreted=8)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from functools import lru_cache
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from scaffold.kernels import hardware
 from scaffold.kernels.convolution import upsample_plan as plan
 from scaffold.kernels.convolution.upsample_plan import Launch, Sizes, Strides
 
@@ -97,12 +97,9 @@ def empty_channels_last(shape: tuple[int, ...], like: Tensor) -> Tensor:
     return torch.empty(shape, dtype=like.dtype, device=like.device, memory_format=torch.channels_last_3d)
 
 
-@lru_cache(maxsize=64)
 def multiprocessors(device: torch.device) -> int:
     """Return the device's number of multiprocessors (compute units)."""
-    if device.type != "cuda":
-        return _INTERPRETER_MULTIPROCESSORS
-    return torch.cuda.get_device_properties(device).multi_processor_count
+    return hardware.multiprocessors(device, interpreted=_INTERPRETER_MULTIPROCESSORS)
 
 
 def _wide(*tensors: Tensor) -> bool:

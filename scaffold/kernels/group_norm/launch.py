@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from scaffold.kernels import hardware
 from scaffold.kernels.group_norm.plan import (
-    TUNED_MULTIPROCESSORS,
     Device,
     Pass,
     Plan,
@@ -24,7 +24,6 @@ from scaffold.kernels.group_norm.plan import (
     plan_planes,
     summing,
 )
-from scaffold.kernels.hardware import say_untuned
 from scaffold.kernels.ladder import launch_region
 
 OP = "group_norm_relu"
@@ -179,9 +178,8 @@ def _device(device: torch.device) -> Device:
     if device.type != "cuda":
         return Device(multiprocessors=1, lanes=32)
     properties = torch.cuda.get_device_properties(device)
-    if properties.multi_processor_count != TUNED_MULTIPROCESSORS:
-        say_untuned(device.index)
-    return Device(properties.multi_processor_count, properties.warp_size)
+    multiprocessors = hardware.multiprocessors(device)
+    return Device(multiprocessors, properties.warp_size, hardware.is_tuned(properties.name))
 
 
 def _strided(dy: Tensor | None) -> tuple[Tensor | None, tuple[int, int]]:

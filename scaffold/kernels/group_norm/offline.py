@@ -7,7 +7,7 @@ from typing import Any
 from scaffold.kernels import resources
 from scaffold.kernels.group_norm import plan
 
-H200 = plan.Device(multiprocessors=132, lanes=32)
+H200 = plan.Device(multiprocessors=132, lanes=32, tuned=True)
 
 
 def compile_pass(

@@ -45,6 +45,8 @@ class Device(NamedTuple):
     multiprocessors: int
     lanes: int
     """Threads of a warp."""
+    tuned: bool = False
+    """Choices were measured on it (:func:`scaffold.kernels.hardware.is_tuned`)."""
 
 
 class Choice(NamedTuple):
@@ -92,9 +94,6 @@ _TUNED: dict[tuple[Pass, bool], _Tuned] = {
 }
 """(pass, pooled): choices that hold on any device, since programs are counted for each multiprocessor."""
 
-TUNED_MULTIPROCESSORS = 132
-"""Of the H200, which the exceptions were measured on."""
-
 _EXCEPTIONS: dict[tuple[Pass, bool, int, int], Choice] = {
     ("statistics", False, 64, 256**3): Choice(64, 8, 4, 16),
     ("normalise", False, 64, 256**3): Choice(64, 8, 4, 16),
@@ -104,7 +103,7 @@ _EXCEPTIONS: dict[tuple[Pass, bool, int, int], Choice] = {
     ("input_gradient", False, 128, 128**3): Choice(256, 2, 4, 16),
     ("input_gradient", True, 64, 256**3): Choice(64, 8, 4, 8),
 }
-"""(pass, pooled, channels, voxels): sites where another choice is more than 3 % faster on that device."""
+"""(pass, pooled, channels, voxels): sites where another choice is more than 3 % faster on an H200."""
 
 
 @functools.lru_cache(maxsize=1024)
@@ -126,7 +125,7 @@ def choose(kernel: Pass, problem: Problem, device: Device) -> Choice:
     """Return the tuned choice for a problem on the device."""
     pooled = problem.pooled and kernel != "statistics"
     voxels = problem.depth * problem.height * problem.width
-    if device.multiprocessors == TUNED_MULTIPROCESSORS:
+    if device.tuned:
         exception = _EXCEPTIONS.get((kernel, pooled, problem.channels, voxels))
         if exception is not None:
             return exception

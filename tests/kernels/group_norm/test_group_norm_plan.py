@@ -8,7 +8,7 @@ import pytest
 from scaffold.kernels.group_norm import plan
 from scaffold.kernels.group_norm.plan import Device, Pass, Problem
 
-H200 = Device(132, 32)
+H200 = Device(132, 32, tuned=True)
 SITES = [(64, 256), (128, 128), (256, 64), (512, 32), (1024, 16), (2048, 8), (64, 128), (128, 64), (256, 32), (512, 16)]
 ODD = [
     Problem(30, 3, 3, 5, 7, 2, 4, False),
@@ -61,3 +61,12 @@ def test_planes_are_divided_alike_however_many_there_are():
     )
     assert one == many
     assert plan.plan("statistics", Problem(64, 8, 1, 128, 128, 1, 2, False), H200) != one, "control: samples count"
+
+
+def test_exceptions_are_for_the_device_that_they_were_measured_on():
+    """Another GPU with as many multiprocessors would run what is fast on an H200."""
+    largest = Problem(64, 8, 256, 256, 256, 1, 2, False)
+    assert plan.choose("statistics", largest, H200) == plan._EXCEPTIONS["statistics", False, 64, 256**3]
+    assert plan.choose("statistics", largest, Device(132, 32)) == plan._TUNED["statistics", False].large
+    smaller = largest._replace(depth=128, height=128, width=128)
+    assert plan.choose("statistics", smaller, H200) == plan.choose("statistics", smaller, Device(132, 32))
