@@ -26,8 +26,8 @@ from scaffold.kernels.group_norm.plan import (
 )
 from scaffold.kernels.ladder import launch_region
 
-OP = "group_norm_relu"
-"""Name of the operation; that with pooling shares its switches."""
+OP, POOL_OP = "group_norm_relu", "group_norm_relu_pool"
+"""Names of the operations, which share their kernels and switches; a failure is told of the one that was called."""
 
 
 class Normalised(NamedTuple):
@@ -61,76 +61,79 @@ class Incoming(NamedTuple):
     """Present if ``dpooled`` is."""
 
 
-@launch_region(OP)
-def moments(x: Tensor, groups: int, *, planes: bool = False) -> Tensor:
+def moments(x: Tensor, groups: int, *, planes: bool = False, op: str = OP) -> Tensor:
     """Return counts, means and sums of squared deviations: (parts, N or N * D planes, groups, 3), float32."""
-    problem, launch = _plan("statistics", x, groups, planes=planes)
-    samples = x.shape[0] * (x.shape[2] if planes else 1)
-    out = x.new_empty((launch.programs, samples, groups, 3), dtype=torch.float32)
-    run("statistics", problem, launch, samples, (x, out, samples))
-    return out
+    with launch_region(op):
+        problem, launch = _plan("statistics", x, groups, planes=planes)
+        samples = x.shape[0] * (x.shape[2] if planes else 1)
+        out = x.new_empty((launch.programs, samples, groups, 3), dtype=torch.float32)
+        run("statistics", problem, launch, samples, (x, out, samples))
+        return out
 
 
-@launch_region(OP)
 def normalise(
-    x: Tensor, weight: Tensor, bias: Tensor, moments: Tensor, groups: int, eps: float, *, pool: bool = False
-) -> Normalised:
+    x: Tensor, weight: Tensor, bias: Tensor, moments: Tensor, groups: int, eps: float, *,
+    pool: bool = False, op: str = OP,
+) -> Normalised:  # fmt: skip
     """Merge moments (parts, N, groups, 3) and apply them."""
-    problem, launch = _plan("normalise", x, groups, pool=pool)
-    N, C, *extents = x.shape
-    pooled_shape = (N, C, *(extent // 2 for extent in extents)) if pool else (0, C, 1, 1, 1)
-    last = torch.channels_last_3d
-    result = Normalised(
-        y=torch.empty_like(x, memory_format=last),
-        statistics=x.new_empty((N, groups, 3), dtype=torch.float32),
-        pooled=torch.empty(pooled_shape, dtype=x.dtype, device=x.device, memory_format=last),
-        argmax=torch.empty(pooled_shape, dtype=torch.uint8, device=x.device, memory_format=last),
-    )
-    arguments = (
-        x, weight, bias, moments, result.statistics, result.y, result.pooled, result.argmax, N, eps
-    )  # fmt: skip
-    run("normalise", problem, launch, N, arguments, merging(moments.shape[0], launch))
-    return result
+    with launch_region(op):
+        problem, launch = _plan("normalise", x, groups, pool=pool)
+        N, C, *extents = x.shape
+        pooled_shape = (N, C, *(extent // 2 for extent in extents)) if pool else (0, C, 1, 1, 1)
+        last = torch.channels_last_3d
+        result = Normalised(
+            y=torch.empty_like(x, memory_format=last),
+            statistics=x.new_empty((N, groups, 3), dtype=torch.float32),
+            pooled=torch.empty(pooled_shape, dtype=x.dtype, device=x.device, memory_format=last),
+            argmax=torch.empty(pooled_shape, dtype=torch.uint8, device=x.device, memory_format=last),
+        )
+        arguments = (
+            x, weight, bias, moments, result.statistics, result.y, result.pooled, result.argmax, N, eps
+        )  # fmt: skip
+        run("normalise", problem, launch, N, arguments, merging(moments.shape[0], launch))
+        return result
 
 
-@launch_region(OP)
 def gradient_sums(
     incoming: Incoming, x: Tensor, weight: Tensor, bias: Tensor, statistics: Tensor, groups: int, *,
-    planes: bool = False,
+    planes: bool = False, op: str = OP,
 ) -> GradientSums:  # fmt: skip
     """Run the first backward pass over samples or planes."""
-    problem, launch = _plan("gradient_sums", x, groups, planes=planes, pool=incoming.dpooled is not None)
-    depth = x.shape[2] if planes else 1
-    samples = x.shape[0] * depth
-    sums = GradientSums(
-        x.new_empty((launch.programs, samples, groups, 2), dtype=torch.float32),
-        x.new_empty((launch.programs, samples, 2, x.shape[1]), dtype=torch.float32),
-    )
-    dy, dy_strides = _strided(incoming.dy)
-    arguments = (
-        x, weight, bias, statistics, dy, incoming.dpooled, incoming.argmax, *sums, samples, *dy_strides
-    )  # fmt: skip
-    run("gradient_sums", problem, launch, samples, arguments, {"HAS_DY": dy is not None, "PLANES": depth})
-    return sums
+    with launch_region(op):
+        problem, launch = _plan("gradient_sums", x, groups, planes=planes, pool=incoming.dpooled is not None)
+        depth = x.shape[2] if planes else 1
+        samples = x.shape[0] * depth
+        sums = GradientSums(
+            x.new_empty((launch.programs, samples, groups, 2), dtype=torch.float32),
+            x.new_empty((launch.programs, samples, 2, x.shape[1]), dtype=torch.float32),
+        )
+        dy, dy_strides = _strided(incoming.dy)
+        arguments = (
+            x, weight, bias, statistics, dy, incoming.dpooled, incoming.argmax, *sums, samples, *dy_strides
+        )  # fmt: skip
+        run("gradient_sums", problem, launch, samples, arguments, {"HAS_DY": dy is not None, "PLANES": depth})
+        return sums
 
 
-@launch_region(OP)
 def input_gradient(
-    incoming: Incoming, x: Tensor, weight: Tensor, bias: Tensor, statistics: Tensor, sums: GradientSums, groups: int
-) -> tuple[Tensor, Tensor, Tensor]:
+    incoming: Incoming, x: Tensor, weight: Tensor, bias: Tensor, statistics: Tensor, sums: GradientSums, groups: int,
+    *, op: str = OP,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """Return the gradients of x, weight and bias; ``sums.of_groups`` is (parts, N, groups, 2)."""
-    problem, launch = _plan("input_gradient", x, groups, pool=incoming.dpooled is not None)
-    N, C = x.shape[:2]
-    dx = torch.empty_like(x, memory_format=torch.channels_last_3d)
-    dweight, dbias = torch.empty_like(weight), torch.empty_like(bias)
-    dy, dy_strides = _strided(incoming.dy)
-    arguments = (
-        x, weight, bias, statistics, dy, incoming.dpooled, incoming.argmax, *sums, dx, dweight, dbias, N, *dy_strides
-    )  # fmt: skip
-    rows, extra = summing(sums.of_channels.shape[0] * sums.of_channels.shape[1], C)
-    constants = {"HAS_DY": dy is not None, **merging(sums.of_groups.shape[0], launch), **rows}
-    run("input_gradient", problem, launch, N, arguments, constants, extra)
-    return dx, dweight, dbias
+    with launch_region(op):
+        problem, launch = _plan("input_gradient", x, groups, pool=incoming.dpooled is not None)
+        N, C = x.shape[:2]
+        dx = torch.empty_like(x, memory_format=torch.channels_last_3d)
+        dweight, dbias = torch.empty_like(weight), torch.empty_like(bias)
+        dy, dy_strides = _strided(incoming.dy)
+        arguments = (
+            x, weight, bias, statistics, dy, incoming.dpooled, incoming.argmax, *sums, dx, dweight, dbias, N,
+            *dy_strides,
+        )  # fmt: skip
+        rows, extra = summing(sums.of_channels.shape[0] * sums.of_channels.shape[1], C)
+        constants = {"HAS_DY": dy is not None, **merging(sums.of_groups.shape[0], launch), **rows}
+        run("input_gradient", problem, launch, N, arguments, constants, extra)
+        return dx, dweight, dbias
 
 
 def readable(dy: Tensor) -> Tensor:

@@ -158,11 +158,11 @@ _ladder = Ladder(
     ],
 )
 _pool_ladder = Ladder(
-    "group_norm_relu_pool",
+    launch.POOL_OP,
     [
         Rung("triton", TRITON, _declines_pool, triton_pool),
         Rung(
-            "compiled", COMPILE, _compiled_declines, compiled.compiled("group_norm_relu_pool", eager_pool),
+            "compiled", COMPILE, _compiled_declines, compiled.compiled(launch.POOL_OP, eager_pool),
             _compiled_hesitates,
         ),
         Rung("eager", None, None, eager_pool),
@@ -207,7 +207,8 @@ def _(x: Tensor, weight: Tensor, bias: Tensor, groups: int, eps: float) -> tuple
 @torch.library.custom_op("scaffold::group_norm_relu_pool", mutates_args=())
 def _pool_op(x: Tensor, weight: Tensor, bias: Tensor, groups: int, eps: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return y, the maxima, their places, and the statistics."""
-    result = launch.normalise(x, weight, bias, launch.moments(x, groups), groups, eps, pool=True)
+    moments = launch.moments(x, groups, op=launch.POOL_OP)
+    result = launch.normalise(x, weight, bias, moments, groups, eps, pool=True, op=launch.POOL_OP)
     return result.y, result.pooled, result.argmax, result.statistics
 
 
@@ -222,18 +223,18 @@ def _(x: Tensor, weight: Tensor, bias: Tensor, groups: int, eps: float) -> tuple
 @torch.library.custom_op("scaffold::group_norm_relu_backward", mutates_args=())
 def _backward_op(
     dy: Tensor | None, dpooled: Tensor | None, argmax: Tensor | None, x: Tensor, weight: Tensor, bias: Tensor,
-    statistics: Tensor, groups: int,
+    statistics: Tensor, groups: int, op: str = launch.OP,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """Return the gradients of x, weight and bias."""
+    """Return the gradients of x, weight and bias; ``op`` is the operation that a failure is told of."""
     incoming = _incoming(dy, dpooled, argmax)
-    sums = launch.gradient_sums(incoming, x, weight, bias, statistics, groups)
-    return launch.input_gradient(incoming, x, weight, bias, statistics, sums, groups)
+    sums = launch.gradient_sums(incoming, x, weight, bias, statistics, groups, op=op)
+    return launch.input_gradient(incoming, x, weight, bias, statistics, sums, groups, op=op)
 
 
 @_backward_op.register_fake
 def _(
     dy: Tensor | None, dpooled: Tensor | None, argmax: Tensor | None, x: Tensor, weight: Tensor, bias: Tensor,
-    statistics: Tensor, groups: int,
+    statistics: Tensor, groups: int, op: str = launch.OP,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     return torch.empty_like(x, memory_format=_LAST), torch.empty_like(weight), torch.empty_like(bias)
 
@@ -242,10 +243,10 @@ def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]
     x, weight, bias, ctx.groups, _ = inputs
     ctx.set_materialize_grads(False)
     if len(output) == 2:
-        argmax, statistics = None, output[1]
+        ctx.op, argmax, statistics = launch.OP, None, output[1]
         ctx.mark_non_differentiable(statistics)
     else:
-        _, _, argmax, statistics = output
+        ctx.op, (_, _, argmax, statistics) = launch.POOL_OP, output
         ctx.mark_non_differentiable(argmax, statistics)
     ctx.save_for_backward(x, weight, bias, statistics, argmax)
 
@@ -257,7 +258,7 @@ def _backward(ctx: Any, dy: Tensor | None, *others: Tensor | None) -> tuple[Tens
         return (None,) * 5
     if dpooled is None:
         argmax = None
-    return (*_backward_op(dy, dpooled, argmax, x, weight, bias, statistics, ctx.groups), None, None)
+    return (*_backward_op(dy, dpooled, argmax, x, weight, bias, statistics, ctx.groups, ctx.op), None, None)
 
 
 _forward_op.register_autograd(_backward, setup_context=_setup_context)

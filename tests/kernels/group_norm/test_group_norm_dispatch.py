@@ -11,6 +11,7 @@ from tensors import LAST
 
 from scaffold.kernels import refusals
 from scaffold.kernels.group_norm import launch, op
+from scaffold.kernels.ladder import KernelError
 
 SHAPE = (2, 16, 2, 4, 4)
 
@@ -92,6 +93,29 @@ def test_nothing_is_launched_for_a_declined_call(monkeypatch):
     assert pooled.is_contiguous(memory_format=LAST)
     with pytest.raises(RuntimeError, match="divisible"):
         op.group_norm_relu(channels_last(x.float()), weight, bias, 3)
+
+
+@pytest.mark.parametrize("name", ["group_norm_relu", "group_norm_relu_pool"])
+@pytest.mark.parametrize("kernel", ["statistics", "normalise", "gradient_sums", "input_gradient"])
+def test_a_failure_is_told_of_the_operation_that_was_called(monkeypatch, caplog, name, kernel):
+    """The log would blame one operation where another one has become slow; they share their kernels."""
+
+    def run(launched, *_):
+        if launched == kernel:
+            raise RuntimeError("made to fail")
+
+    monkeypatch.setattr(launch, "run", run)
+    x, weight, bias = make_case(SHAPE)
+    # Of the pooling operation the backward pass may get the gradient of y alone.
+    y = getattr(op, name)(x.requires_grad_(), weight, bias, 4)
+    y = y[0] if isinstance(y, tuple) else y
+    if kernel in ("gradient_sums", "input_gradient"):
+        with pytest.raises(KernelError, match=f"a kernel of {name} failed.*made to fail"):
+            y.sum().backward()
+    else:
+        (record,) = caplog.records
+        assert record.getMessage().startswith(f"{name}: triton is off")
+        assert f"a kernel of {name} failed: RuntimeError: made to fail" in record.getMessage()
 
 
 def test_import_leaves_triton_alone():
