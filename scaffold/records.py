@@ -101,7 +101,8 @@ class Kernels(_Record):
     """Which implementations served the calls of the kernels in a training.
 
     Attributes:
-        calls: of rank 0, by operation and implementation; warm-up and validation count too.
+        calls: of rank 0, by operation and implementation; warm-up and validation count too. A call that a CUDA
+            graph replays counts once, when it is captured.
         differing_ranks: ranks that some other set of implementations served, ascending. Their results differ
             in rounding, and the slowest sets the pace of all.
     """

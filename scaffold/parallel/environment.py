@@ -1,9 +1,11 @@
-"""What launchers say of a process, in environment variables.
+"""What launchers and schedulers say of a process, in environment variables.
 
-The number of ranks is never taken from here (``--ranks`` is the authority): these variables only name
-the rank and the number of ranks on one host, which pick the device and the profiled ranks, and betray
-a launcher that started several processes which do not know of each other. The first usable variable
-wins; a blank one is absent, and one that is not a number is skipped with a warning.
+Of a launcher: the number of ranks is never taken from here (``--ranks`` is the authority); its variables only
+name the rank and the number of ranks on one host, which pick the device and the profiled ranks, and betray
+a launcher that started several processes which do not know of each other. Of a scheduler: which one it is,
+the job's id, how often the job was requeued, and when it will end.
+
+The first usable variable wins; a blank one is absent, and one that is not a number is skipped with a warning.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ def build_scheduler(config: RunConfig, optimizer: Optimizer) -> LRScheduler | No
 
 
 def update(optimizer: Optimizer) -> None:
-    """Scale all gradients together so that their L2 norm is at most 1, and take a step.
+    """Scale all gradients together so that their L2 norm is at most ``MAX_GRADIENT_NORM``, and take a step.
 
     Does not wait for the device.
     """
