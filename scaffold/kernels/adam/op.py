@@ -24,15 +24,15 @@ class Workspaces:
     """What one optimizer's steps keep on the device from one to the next; empty until a kernel needs it."""
 
     def __init__(self) -> None:
-        self._workspace: Workspace | None = None
+        self._workspaces: dict[tuple[tuple[int, ...], torch.device], Workspace] = {}
 
     def of(self, tensors: AdamTensors) -> Workspace:
-        """Return the workspace for tensors of these sizes, the same one as long as they are the same."""
+        """Return the workspace for tensors of these sizes, always the same one: a graph may hold its addresses."""
         sizes = tuple(parameter.numel() for parameter in tensors.parameters)
-        device = tensors.parameters[0].device
-        if self._workspace is None or (self._workspace.sizes, self._workspace.device) != (sizes, device):
-            self._workspace = Workspace(sizes, device)
-        return self._workspace
+        key = sizes, tensors.parameters[0].device
+        if key not in self._workspaces:
+            self._workspaces[key] = Workspace(*key)
+        return self._workspaces[key]
 
 
 def clipped_adam(tensors: AdamTensors, rate: Rate, settings: Settings, workspaces: Workspaces) -> None:
