@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from scaffold.kernels.adam import AdamTensors, Rate, Settings, Workspaces, clipped_adam
 
 _DEVICE_KEYS = ("foreach", "capturable", "fused")
+_UNSUPPORTED_KEYS = ("weight_decay", "amsgrad", "maximize", "differentiable")
 
 
 class Adam(torch.optim.Adam):
@@ -26,6 +27,9 @@ class Adam(torch.optim.Adam):
         lr: learning rate.
     """
 
+    _rate: Rate
+    _workspaces: Workspaces
+
     def __init__(self, parameters: Iterable[nn.Parameter], lr: float) -> None:
         parameters = list(parameters)
         on_gpu = bool(parameters) and all(parameter.is_cuda for parameter in parameters)
@@ -36,8 +40,13 @@ class Adam(torch.optim.Adam):
                 "exp_avg": torch.zeros_like(parameter),
                 "exp_avg_sq": torch.zeros_like(parameter),
             }
-        self._rate = Rate(lr, torch.tensor(lr, dtype=torch.float64, device=parameters[0].device))
-        self._workspaces = Workspaces()
+        self._make_scratch()
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Become the optimizer that was copied or pickled; loading a state dict passes here too."""
+        super().__setstate__(state)  # type: ignore[no-untyped-call]
+        if "_workspaces" not in self.__dict__:
+            self._make_scratch()
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Take the only group of parameters.
@@ -84,17 +93,35 @@ class Adam(torch.optim.Adam):
         """Copy ``state_dict`` into the state, whose tensors stay where they are; what it lacks becomes zero.
 
         It may come from ``torch.optim.Adam``, and from another kind of device.
+
+        Raises:
+            ValueError: it belongs to other parameters, or to a form of Adam that this is not; nothing is loaded.
         """
         kept = dict(self.state)
         here = {key: self.defaults[key] for key in _DEVICE_KEYS}
         groups = [group | here for group in state_dict["param_groups"]]
-        super().load_state_dict({"state": {}, "param_groups": groups})
-        names = (name for group in groups for name in group["params"])
-        for name, (parameter, entries) in zip(names, kept.items(), strict=True):
-            saved = state_dict["state"].get(name, {})
+        for key, value in ((key, group.get(key)) for group in groups for key in _UNSUPPORTED_KEYS):
+            if value:
+                raise ValueError(f"the state is of an Adam with {key}={value}, which this optimizer does not have")
+        names = [name for group in groups for name in group["params"]]
+        saved = [state_dict["state"].get(name, {}) for name in names]
+        for name, loaded, entries in zip(names, saved, kept.values(), strict=False):
             for key, tensor in entries.items():
-                tensor.copy_(saved[key]) if key in saved else tensor.zero_()
+                if key in loaded and loaded[key].shape != tensor.shape:
+                    raise ValueError(
+                        f"{key} of parameter {name} has shape {tuple(loaded[key].shape)}, not {tuple(tensor.shape)}"
+                    )
+        super().load_state_dict({"state": {}, "param_groups": groups})
+        for loaded, (parameter, entries) in zip(saved, kept.items(), strict=True):
+            for key, tensor in entries.items():
+                tensor.copy_(loaded[key]) if key in loaded else tensor.zero_()
             self.state[parameter] = entries
+
+    def _make_scratch(self) -> None:
+        group = self.param_groups[0]
+        rate = float(group["lr"])
+        self._rate = Rate(rate, torch.tensor(rate, dtype=torch.float64, device=group["params"][0].device))
+        self._workspaces = Workspaces()
 
     def _tensors(self) -> AdamTensors:
         tensors = AdamTensors([], [], [], [], [])

@@ -138,9 +138,10 @@ class Graphs:
                 self._captured[key] = captured
                 return replayed
             refusal = "a replayed step differed from the step that was captured"
-        # Exhausted memory too: op by op there is enough, as the rehearsal has shown.
-        except RuntimeError as error:
-            refusal = f"{type(error).__name__}: {_first_line(_root(error))}"
+        # Whatever it is, exhausted memory too: op by op the step can be taken, as the rehearsal has shown.
+        except Exception as error:
+            root = _root(error)
+            refusal = f"{type(root).__name__}: {_first_line(root)}"
         self._device = refusal
         self._captured.clear()
         log.warning("%s goes on without CUDA graphs: %s (%s=0 avoids the attempt)", self.name, refusal, SWITCH)
@@ -228,8 +229,11 @@ def _same_bits(tensors: Sequence[Tensor], values: Sequence[Tensor]) -> bool:
 
 
 def _root(error: BaseException) -> BaseException:
-    """Return what happened first: ending a capture that has failed fails too."""
-    return error if error.__context__ is None else _root(error.__context__)
+    """Return what happened first, of what a traceback would show: ending a capture that has failed fails too."""
+    before = error.__cause__
+    if before is None and not error.__suppress_context__:
+        before = error.__context__
+    return error if before is None else _root(before)
 
 
 def _first_line(error: BaseException) -> str:

@@ -107,7 +107,8 @@ class Lock:
 
     def _held_by(self) -> dict[str, Any] | None:
         try:
-            content: dict[str, Any] = json.loads(self.path.read_text())
+            # Locks of earlier versions do not tell the start of their job; taken for this one, they are no ghosts.
+            content: dict[str, Any] = {"restarts": environment.restarts()} | json.loads(self.path.read_text())
             held = {name: content[name] for name in _FACTS}
             return {"mtime": self.path.stat().st_mtime, **held}
         except FileNotFoundError:

@@ -1,5 +1,9 @@
 """The optimizer where no kernel serves it: PyTorch's own Adam, bit for bit, with a state that stays in place."""
 
+import copy
+import pickle
+import re
+
 import pytest
 import torch
 from torch.nn.utils import clip_grad_norm_
@@ -83,10 +87,68 @@ def test_a_gpu_s_way_of_counting_does_not_follow_its_checkpoint():
     ours = parameters()
     optimizer = Adam(ours, lr=0.1)
     saved = optimizer.state_dict()
-    saved["param_groups"][0] |= {"capturable": True, "fused": True}
+    saved["param_groups"][0] |= {"capturable": True, "fused": True, "foreach": True}
     optimizer.load_state_dict(saved)
     steps(ours, optimizer, 1)
-    assert not optimizer.param_groups[0]["capturable"]
+    group = optimizer.param_groups[0]
+    assert (group["capturable"], group["fused"], group["foreach"]) == (False, None, None)
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda both: pickle.loads(pickle.dumps(both))])
+def test_a_copy_goes_on_by_itself(copied):
+    """PyTorch copies only what its own Adam has: without the rest, the copy's first step raises."""
+    ours, stock = parameters(), parameters()
+    optimizer, theirs = Adam(ours, lr=0.1), torch.optim.Adam(stock, lr=0.1)
+    steps(ours, optimizer, 2)
+    steps(stock, theirs, 2)
+    optimizer.param_groups[0]["lr"] = theirs.param_groups[0]["lr"] = 0.05
+    before = [parameter.detach().clone() for parameter in ours]
+    twins, twin = copied((ours, optimizer))
+    steps(twins, twin, 2, first=2)
+    steps(stock, theirs, 2, first=2)
+    assert all(map(torch.equal, twins, stock))
+    assert all(map(torch.equal, ours, before))
+    assert twin._rate.device.item() == 0.05
+
+
+def of_another_adam(saved, key, value):
+    saved["param_groups"][0][key] = value
+
+
+def of_another_shape(saved, *_):
+    saved["state"][1]["exp_avg"] = torch.ones(1)
+
+
+def of_fewer_parameters(saved, *_):
+    saved["param_groups"][0]["params"].pop()
+
+
+@pytest.mark.parametrize(
+    ("spoil", "key", "value"),
+    [
+        (of_another_adam, "weight_decay", 0.1),
+        (of_another_adam, "amsgrad", True),
+        (of_another_adam, "maximize", True),
+        (of_another_adam, "differentiable", True),
+        (of_another_shape, "exp_avg", (1,)),
+        (of_fewer_parameters, "parameter group", "size"),
+    ],
+)
+def test_a_state_that_does_not_fit_is_refused_whole(spoil, key, value):
+    """Ignored settings or a moment that broadcasts train otherwise; a state half loaded is nobody's."""
+    ours, stock = parameters(), parameters()
+    optimizer, theirs = Adam(ours, lr=0.1), torch.optim.Adam(stock, lr=0.2)
+    steps(ours, optimizer, 1)
+    steps(stock, theirs, 2)
+    saved = theirs.state_dict()
+    spoil(saved, key, value)
+    before = copy.deepcopy(optimizer.state_dict())
+    with pytest.raises(ValueError, match=rf"{key}.*{re.escape(str(value))}"):
+        optimizer.load_state_dict(saved)
+    after = optimizer.state_dict()
+    assert after["param_groups"] == before["param_groups"]
+    for index, entries in before["state"].items():
+        assert all(torch.equal(after["state"][index][name], tensor) for name, tensor in entries.items())
 
 
 def test_a_second_group_is_refused():

@@ -6,6 +6,8 @@ writes to the same outputs. Real captures are tested in ``tests/gpu/test_graph_o
 
 import contextlib
 import dataclasses
+import gc
+import weakref
 
 import pytest
 import torch
@@ -29,8 +31,9 @@ class Recorder:
     device = CPU
 
     def __init__(self, fails=None):
-        self.fails, self.spoil = fails, lambda: None
+        self.fails, self.spoil = fails, lambda outputs: None
         self.captures = self.replays = 0
+        self.alive = weakref.WeakSet()
 
     def rehearsal(self):
         return contextlib.nullcontext()
@@ -48,8 +51,9 @@ class Recorder:
                 outputs.extend(tensor.clone() for tensor in made)
             for mine, its in zip(outputs, made, strict=True):
                 mine.copy_(its)
-            self.spoil()
+            self.spoil(outputs)
 
+        self.alive.add(replay)
         return replay, outputs
 
 
@@ -90,7 +94,7 @@ def test_a_replay_with_other_bits_is_not_used(amount, caplog):
     recorder = Recorder()
     learner, plain = with_graphs(recorder), tiny_learner()
 
-    def spoil():
+    def spoil(outputs):
         with torch.no_grad():
             learner.model.head.bias[0] += amount
 
@@ -102,7 +106,47 @@ def test_a_replay_with_other_bits_is_not_used(amount, caplog):
     assert len([record for record in caplog.records if graph.SWITCH in record.message]) == 1
 
 
-@pytest.mark.parametrize("error", [RuntimeError("operation not permitted\nmore"), torch.OutOfMemoryError("no memory")])
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_replay_with_other_outputs_is_not_used(number):
+    """85: loss and Dice that a graph gets wrong would be reported, and validation changes nothing else."""
+    recorder = Recorder()
+    recorder.spoil = lambda outputs: outputs[number].mul_(1 + 1e-6)
+    learner, plain = with_graphs(recorder), tiny_learner()
+    results, expected = ([train_step(which, BATCHES[0])[1:] for _ in range(2)] for which in (learner, plain))
+    assert results == expected
+    assert recorder.replays == 1
+
+
+def test_a_refusal_gives_back_the_graphs_of_other_shapes():
+    """A graph that is never replayed again would hold its activations to the end of the training."""
+    recorder = Recorder()
+    learner = with_graphs(recorder)
+    train_step(learner, BATCHES[0])
+    gc.collect()
+    assert len(recorder.alive) == 1
+    recorder.fails = RuntimeError("no")
+    train_step(learner, BATCHES[2])
+    gc.collect()
+    assert len(recorder.alive) == 0
+
+
+def test_dtypes_have_graphs_of_their_own():
+    """Copied into the buffers of another dtype, a batch would be rounded to it."""
+    graphs = Graphs("training", Recorder())
+    for value in (torch.tensor([1]), torch.tensor([1.5])):
+        (twice,) = graphs.run(lambda inputs: (inputs["x"] * 2,), {"x": value})
+        assert torch.equal(twice, value * 2)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        RuntimeError("operation not permitted\nmore"),
+        torch.OutOfMemoryError("no memory"),
+        AssertionError("a generator is not registered"),
+        MemoryError("no memory on the host"),
+    ],
+)
 def test_a_failing_capture_leaves_the_step_taken(error, caplog):
     """A training must not end, repeat or lose a step because an optimisation of it failed."""
     recorder = Recorder(fails=error)
@@ -125,6 +169,34 @@ def test_the_cause_of_a_failing_capture_is_told():
         learner = with_graphs(Recorder(fails=error))
     train_step(learner, BATCHES[0])
     assert learner.graphs.training.status == "off: RuntimeError: a host read"
+
+
+def test_a_cause_that_was_set_aside_is_not_told():
+    """The record would send its reader to an error that was dealt with."""
+    for clause, expected in (
+        (lambda: chained(RuntimeError("refused"), None), "RuntimeError: refused"),
+        (lambda: chained(RuntimeError("refused"), ValueError("the cause")), "ValueError: the cause"),
+    ):
+        learner = with_graphs(Recorder(fails=clause()))
+        train_step(learner, BATCHES[0])
+        assert learner.graphs.training.status == f"off: {expected}"
+
+
+def chained(error, cause):
+    """Return ``error`` as raised from ``cause`` while a look-up failed."""
+    try:
+        try:
+            raise KeyError("no such key")
+        except KeyError:
+            raise error from cause
+    except RuntimeError as raised:
+        return raised
+
+
+def test_an_interrupt_of_a_capture_passes():
+    """A person's Ctrl-C in the warm-up must end the training."""
+    with pytest.raises(KeyboardInterrupt):
+        train_step(with_graphs(Recorder(fails=KeyboardInterrupt())), BATCHES[0])
 
 
 def test_the_step_s_own_errors_pass():

@@ -1,5 +1,6 @@
 """The lock of a work folder: one holder, and a dead one is replaced."""
 
+import contextlib
 import json
 import os
 import threading
@@ -52,6 +53,22 @@ def test_a_dead_process_of_this_host_loses_its_lock_at_once(tmp_path):
     lock.acquire()
     assert time.monotonic() - start < 5
     assert lock.last_heartbeat == pytest.approx(time.time(), abs=5)
+    lock.release()
+
+
+@pytest.mark.parametrize("job", [None, "SLURM_JOB_ID=7"])
+def test_the_lock_of_an_earlier_version_is_judged_by_its_owner(tmp_path, monkeypatch, job):
+    """A training that an update found killed could not be resumed, or one that lives would get a second writer."""
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
+    for pid, refused in ((os.getpid(), True), (dead_pid(), False)):
+        locked_by(tmp_path, pid=pid, job=job)
+        lock = Lock(tmp_path)
+        content = json.loads(lock.path.read_text())
+        del content["restarts"]
+        lock.path.write_text(json.dumps(content))
+        with pytest.raises(UserError, match="another training") if refused else contextlib.nullcontext():
+            lock.acquire()
     lock.release()
 
 

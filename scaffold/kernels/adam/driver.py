@@ -35,7 +35,7 @@ class Workspace:
     It must outlive each CUDA graph that captured a step.
 
     Args:
-        sizes: elements of each tensor.
+        sizes: elements of each tensor, which has some.
         device: where they lie.
         tile: sizes of the launches, by default ``plan.TILE``.
     """
@@ -57,8 +57,6 @@ class Workspace:
 
     def step(self, tensors: AdamTensors, rate: Rate, settings: Settings) -> None:
         """Clip and update; see :func:`~scaffold.kernels.adam.reference.eager`."""
-        if not self.n_chunks:
-            return
         from scaffold.kernels.adam import kernels
 
         pointers = [tensor.data_ptr() for part in tensors for tensor in part]

@@ -4,6 +4,7 @@ import adam_cases
 import pytest
 import torch
 from adam_cases import NORM, RATE, greatest_difference, our_steps, parameters, set_gradients, stock_steps
+from torch.autograd import forward_ad
 
 from scaffold.kernels import ladder
 from scaffold.kernels.adam import op, plan
@@ -31,6 +32,10 @@ def test_parameters_and_moments_are_those_of_pytorch(device, scale, clips):
     assert (norm > NORM) == clips
 
 
+def workspace_of(optimizer):
+    return optimizer._workspaces.of(optimizer._tensors())
+
+
 def parameters_with_gradients(device, scale):
     made = parameters(device)
     set_gradients(made, 0, scale)
@@ -42,7 +47,7 @@ def test_coefficient_is_that_of_the_global_norm(device):
     made, optimizer, _ = our_steps(device, 1)
     set_gradients(made, 0)
     norm = torch.cat([parameter.grad.double().flatten() for parameter in made]).norm()
-    coefficient = optimizer._workspaces._workspace._coefficient
+    coefficient = workspace_of(optimizer)._coefficient
     assert coefficient.item() == pytest.approx(1 / (norm.item() + 1e-6), rel=2e-6)
 
 
@@ -96,19 +101,19 @@ def test_gradients_elsewhere_are_found(device):
 
 
 def test_a_parameter_without_gradient_stands_still(device):
-    """Adam counts the steps of each parameter by itself."""
+    """Adam counts the steps of each parameter by itself; as many others need tables of their own sizes."""
     made, optimizer, _ = our_steps(device, 1)
     stock, theirs = stock_steps(device, 1)
-    for parameters_, step in ((made, optimizer.step), (stock, theirs.step)):
-        set_gradients(parameters_, 1)
-        parameters_[2].grad = None
-        if parameters_ is stock:
-            torch.nn.utils.clip_grad_norm_(stock, NORM)
-            step()
-        else:
-            step(max_norm=NORM)
+    for step, absent in enumerate((2, 6), start=1):
+        for parameters_ in (made, stock):
+            set_gradients(parameters_, step)
+            parameters_[absent].grad = None
+        torch.nn.utils.clip_grad_norm_(stock, NORM)
+        theirs.step()
+        optimizer.step(max_norm=NORM)
+    assert ladder.served() == {"clipped_adam": {"triton": 3}}
     assert greatest_difference(made, stock) < 1e-6
-    assert [optimizer.state[parameter]["step"].item() for parameter in made[1:4]] == [2, 1, 2]
+    assert [optimizer.state[parameter]["step"].item() for parameter in made[1:4]] == [3, 2, 3]
 
 
 def test_unaligned_gradients_are_read_as_they_lie(device):
@@ -186,6 +191,54 @@ def test_refused_steps_are_taken_by_pytorch(device, reason):
     assert ladder.served() == {"clipped_adam": {"eager": 1}}
     assert reason in ladder.refusals()["clipped_adam"]["triton"][0]
     assert greatest_difference(made, stock_steps(device, 1)[0]) < 1e-6
+
+
+@pytest.mark.parametrize(
+    ("betas", "shapes", "reason"),
+    [
+        ((0.0, 0.999), [(5, 3)], "beta1 is 0.0"),
+        ((0.9, 0.0), [(5, 3)], "beta2 is 0.0"),
+        ((0.9, 0.999), [(5, 3), (0, 3)], "a parameter is empty"),
+    ],
+)
+def test_steps_outside_the_kernels_formula_are_taken_by_pytorch(device, monkeypatch, caplog, betas, shapes, reason):
+    """log(0) would turn the kernels off for all other steps; no program counts the steps of an empty tensor."""
+    monkeypatch.setattr(adam_cases, "SHAPES", shapes)
+    ours, stock = parameters(device), parameters(device, torch.float64)
+    optimizer, theirs = Adam(ours, lr=RATE), torch.optim.Adam(stock, lr=RATE, betas=betas)
+    optimizer.param_groups[0]["betas"] = betas
+    for step in range(2):
+        set_gradients(ours, step), set_gradients(stock, step)
+        optimizer.step(max_norm=NORM)
+        torch.nn.utils.clip_grad_norm_(stock, NORM)
+        theirs.step()
+    assert ladder.served() == {"clipped_adam": {"eager": 2}}
+    assert reason in ladder.refusals()["clipped_adam"]["triton"][0]
+    assert not caplog.records
+    assert all(torch.allclose(a.double(), b, rtol=0, atol=1e-6) for a, b in zip(ours, stock, strict=True))
+    assert {state["step"].item() for state in optimizer.state.values()} == {2}
+
+
+def test_a_subclass_is_left_to_pytorch(device):
+    """It may hold anything; its address need not be that of its elements."""
+
+    class Sharded(torch.Tensor):
+        pass
+
+    made = parameters(device)
+    set_gradients(made, 0)
+    made[1].grad = made[1].grad.as_subclass(Sharded)
+    Adam(made, lr=RATE).step(max_norm=NORM)
+    assert ladder.refusals()["clipped_adam"]["triton"] == ["Sharded is a subclass of Tensor"]
+
+
+def test_the_choice_does_not_ask_each_tensor_for_a_tangent(device, monkeypatch):
+    """Asking takes longer than all other questions together, in every step, and nobody sends one here."""
+    asked = []
+    unpack = forward_ad.unpack_dual
+    monkeypatch.setattr(forward_ad, "unpack_dual", lambda tensor: asked.append(tensor) or unpack(tensor))
+    assert our_steps(device, 1)[2] == {"triton": 1}
+    assert len(asked) == 1
 
 
 @pytest.mark.parametrize("kernel", ["norm_kernel", "scalars_kernel", "update_kernel"])
@@ -274,4 +327,4 @@ def test_a_tensor_of_production_size(device, monkeypatch):
     ours, optimizer, served = our_steps(device, 3)
     assert served == {"triton": 3}
     assert greatest_difference(ours, stock_steps(device, 3)[0]) < 1e-6
-    assert optimizer._workspaces._workspace.tile == tile != adam_cases.TILE
+    assert workspace_of(optimizer).tile == tile != adam_cases.TILE
