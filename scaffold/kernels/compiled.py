@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from scaffold.kernels.ladder import KernelError, is_out_of_memory
+from scaffold.kernels.ladder import KernelError, is_device_fault, is_out_of_memory
 from scaffold.kernels.refusals import not_plain
 
 _T = TypeVar("_T")
@@ -46,7 +46,7 @@ def compiled(op: str, formula: Callable[..., _T]) -> Callable[..., _T]:
             with nullcontext() if _COMPILE_TAKES_LIMIT else _raised_limit():
                 return build()(*arguments, **keywords)
         except _compiler_failures() as error:
-            if is_out_of_memory(error):
+            if is_out_of_memory(error) or is_device_fault(error):
                 raise
             raise KernelError(f"{op} could not be compiled: {type(error).__name__}: {error}") from error
 
