@@ -68,7 +68,7 @@ def launch_region(op: str, on: torch.Tensor | None = None) -> Iterator[None]:
     except Exception as error:
         if is_out_of_memory(error) or is_device_fault(error):
             raise
-        raise KernelError(f"a kernel of {op} failed: {type(error).__name__}: {error}{_remedy(op)}") from error
+        raise KernelError(f"a kernel of {op} failed: {type(error).__name__}: {error}{remedy(op)}") from error
 
 
 def is_out_of_memory(error: BaseException) -> bool:
@@ -244,7 +244,8 @@ def reset() -> None:
         ladder.states = {rung.name: _State() for rung in ladder.rungs}
 
 
-def _remedy(op: str) -> str:
+def remedy(op: str) -> str:
+    """Return the end of a message that names the switches by which an operation's failing rungs are avoided."""
     ladder = _ladders.get(op)
     names = [rung.switch for rung in ladder.rungs if rung.switch] if ladder else []
     return f" (it can be switched off: {' '.join(f'{name}=0' for name in names)})" if names else ""
