@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from scaffold.kernels.ladder import KernelError, is_out_of_memory
+from scaffold.kernels.ladder import KernelError, is_device_fault, is_out_of_memory, remedy
 from scaffold.kernels.refusals import not_plain
 
 _T = TypeVar("_T")
@@ -25,8 +25,8 @@ _COMPILE_TAKES_LIMIT = "recompile_limit" in inspect.signature(torch.compile).par
 def compiled(op: str, formula: Callable[..., _T]) -> Callable[..., _T]:
     """Return ``formula`` compiled, for each combination of shapes and dtypes when it first occurs.
 
-    Nothing is compiled or imported before the first call. The compiler's own failures become
-    ``KernelError``; what the compiled code raises passes.
+    Nothing is compiled or imported before the first call. The compiler's own failures, in the code of the
+    backward pass too, become ``KernelError`` in the forward pass; what the compiled code raises passes.
 
     Args:
         op: name of the operation, for messages.
@@ -43,12 +43,12 @@ def compiled(op: str, formula: Callable[..., _T]) -> Callable[..., _T]:
 
     def call(*arguments: Any, **keywords: Any) -> _T:
         try:
-            with nullcontext() if _COMPILE_TAKES_LIMIT else _raised_limit():
+            with _whole(), nullcontext() if _COMPILE_TAKES_LIMIT else _raised_limit():
                 return build()(*arguments, **keywords)
         except _compiler_failures() as error:
-            if is_out_of_memory(error):
+            if is_out_of_memory(error) or is_device_fault(error):
                 raise
-            raise KernelError(f"{op} could not be compiled: {type(error).__name__}: {error}") from error
+            raise KernelError(f"{op} could not be compiled: {type(error).__name__}: {error}{remedy(op)}") from error
 
     return call
 
@@ -76,6 +76,15 @@ def _raised_limit() -> AbstractContextManager[None]:
     import torch._dynamo
 
     return torch._dynamo.config.patch(recompile_limit=_limit())  # type: ignore[no-any-return]
+
+
+def _whole() -> AbstractContextManager[None]:
+    """Have the backward pass compiled with the forward pass, not when it first runs: then no rung is left to go to."""
+    import torch._functorch.config
+
+    settings, name = torch._functorch.config, "force_non_lazy_backward_lowering"
+    # It is private: a PyTorch that drops it must compile at least as it likes.
+    return settings.patch({name: True}) if hasattr(settings, name) else nullcontext()  # type: ignore[no-any-return]
 
 
 def _compiler_failures() -> tuple[type[Exception], ...]:

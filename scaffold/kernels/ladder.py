@@ -29,6 +29,14 @@ _T = TypeVar("_T")
 _log = logging.getLogger(__name__)
 _ladders: dict[str, Ladder[Any]] = {}
 
+_DRIVERS = ("triton error [", "cuda error", "hip error")
+_FAULTS = (
+    "illegal memory access", "illegal address", "illegal instruction", "misaligned", "invalid address space",
+    "invalid program counter", "launch failure", "launch timed out", "device-side assert", "uncorrectable ecc",
+    "hardware stack error", "hardware error", "context is destroyed",
+)  # fmt: skip
+"""What drivers call a fault after which the device computes nothing any more for this process."""
+
 
 class KernelError(RuntimeError):
     """An implementation's own machinery failed (compilation, launch); the cause is attached."""
@@ -55,18 +63,27 @@ def launch_region(op: str, on: torch.Tensor | None = None) -> Iterator[None]:
                 yield
         else:
             yield
-    except (KernelError, torch.AcceleratorError):
+    except KernelError:
         raise
     except Exception as error:
-        if is_out_of_memory(error):
+        if is_out_of_memory(error) or is_device_fault(error):
             raise
-        raise KernelError(f"a kernel of {op} failed: {type(error).__name__}: {error}{_remedy(op)}") from error
+        raise KernelError(f"a kernel of {op} failed: {type(error).__name__}: {error}{remedy(op)}") from error
 
 
 def is_out_of_memory(error: BaseException) -> bool:
     """Return whether ``error`` says that memory, the device's or the host's, is exhausted."""
     # Triton's driver has no type for it.
     return isinstance(error, (torch.OutOfMemoryError, MemoryError)) or "out of memory" in str(error).lower()
+
+
+def is_device_fault(error: BaseException) -> bool:
+    """Return whether ``error`` says that the device has failed, rather than that it refused a kernel."""
+    if isinstance(error, torch.AcceleratorError):
+        return True
+    # Triton's driver has no type for it, and a compiler wraps it.
+    text = str(error).lower()
+    return any(source in text for source in _DRIVERS) and any(fault in text for fault in _FAULTS)
 
 
 @dataclass(frozen=True)
@@ -229,7 +246,8 @@ def reset() -> None:
         ladder.states = {rung.name: _State() for rung in ladder.rungs}
 
 
-def _remedy(op: str) -> str:
+def remedy(op: str) -> str:
+    """Return the end of a message that names the switches by which an operation's failing rungs are avoided."""
     ladder = _ladders.get(op)
     names = [rung.switch for rung in ladder.rungs if rung.switch] if ladder else []
     return f" (it can be switched off: {' '.join(f'{name}=0' for name in names)})" if names else ""

@@ -8,6 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 import torch._dynamo.testing
+from functorch.compile import make_boxed_func
+from torch._dynamo.backends.common import aot_autograd
 from torch.utils.checkpoint import checkpoint
 
 from scaffold.kernels import compiled, ladder
@@ -106,6 +108,37 @@ def test_the_compilers_failure_is_the_kernels_failure(compile_with):
     with pytest.raises(KernelError, match="op could not be compiled") as raised:
         compiled.compiled("op", breaks)(torch.ones(2))
     assert isinstance(raised.value.__cause__, torch._dynamo.exc.TorchDynamoException)
+
+
+def test_a_backward_pass_that_does_not_compile_fails_the_forward_pass(compile_with, monkeypatch, caplog):
+    """Compiled at its first use, it would end each step with an error that names no switch: no rung is left there."""
+    compiles = []
+
+    def backward(graph, inputs):
+        compiles.append("backward")
+        raise RuntimeError("no backward today")
+
+    compile_with(aot_autograd(fw_compiler=lambda graph, inputs: make_boxed_func(graph), bw_compiler=backward))
+    monkeypatch.setattr(ladder, "_ladders", {})
+    op = Ladder(
+        "op",
+        [
+            Rung("compiled", "SCAFFOLD_TEST_COMPILE", compiled.declines, compiled.compiled("op", formula)),
+            Rung("eager", None, None, formula),
+        ],
+    )
+    with torch.no_grad():
+        op(torch.zeros(3))
+    assert ladder.served() == {"op": {"compiled": 1}}, "control: the forward pass alone compiles"
+    for _ in range(2):
+        x = torch.zeros(3, requires_grad=True)
+        op(x).sum().backward()
+        assert torch.equal(x.grad, 2 * torch.ones(3))
+    assert ladder.served()["op"] == {"compiled": 1, "eager": 2}
+    assert compiles == ["backward"], "latched, it is not compiled at each step"
+    (message,) = [record.getMessage() for record in caplog.records if record.name == ladder.__name__]
+    for part in ("no backward today", "SCAFFOLD_TEST_COMPILE=0"):
+        assert part in message
 
 
 @pytest.mark.parametrize("when", ["compiling", "running"])

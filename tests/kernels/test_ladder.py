@@ -203,11 +203,16 @@ class _Interrupt(BaseException):
         torch.OutOfMemoryError("CUDA out of memory"),
         MemoryError(),
         RuntimeError("Triton Error [CUDA]: out of memory"),
+        RuntimeError("Triton Error [HIP]: Out of memory"),
         torch.AcceleratorError("illegal memory access"),
+        RuntimeError("Triton Error [CUDA]: an illegal memory access was encountered"),
+        RuntimeError("Triton Error [CUDA]: misaligned address"),
+        RuntimeError("Triton Error [CUDA]: uncorrectable ECC error encountered"),
+        RuntimeError("Triton Error [HIP]:  Code: 719, Messsage: unspecified launch failure"),
         KeyboardInterrupt(),
         _Interrupt(),
     ],
-    ids=lambda error: type(error).__name__,
+    ids=repr,
 )
 def test_what_the_rung_below_cannot_mend_passes_as_it_is(op, error):
     """Transient exhaustion would slow the rest of the run; a fault or Ctrl-C must end it."""
@@ -219,6 +224,22 @@ def test_what_the_rung_below_cannot_mend_passes_as_it_is(op, error):
     op.failure = None
     op(ones())
     assert op.served == {"fast": 1}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Triton Error [CUDA]: invalid device function",
+        "Triton Error [CUDA]: too many resources requested for launch",
+        "Triton Error [HIP]:  Code: 209, Messsage: no kernel image is available for execution on the device",
+        "PassManager::run failed: illegal instruction, misaligned operand",
+    ],
+)
+def test_a_kernel_that_the_device_refuses_is_no_fault_of_the_device(op, text):
+    """Control of the test above: a machine that cannot run a kernel must still train."""
+    op.failure = RuntimeError(text)
+    assert torch.equal(op(ones()), 2 * ones())
+    assert op.latched
 
 
 @pytest.mark.parametrize("error", [ValueError("out_dtype"), RuntimeError("must be divisible"), TypeError("x")])

@@ -19,16 +19,21 @@ import triton.language as tl
 
 @triton.jit
 def _coordinates(voxel, D: tl.constexpr, H: tl.constexpr, W: tl.constexpr, WIDE: tl.constexpr):
-    """Split flat voxel numbers into (n, i, j, k); n in 64 bits if offsets need them."""
+    """Split flat voxel numbers into (n, i, j, k), in 64 bits if offsets need them: planes may lie far apart."""
     k = voxel % W
     j = voxel // W % H
     i = voxel // (W * H) % D
     n = voxel // (W * H * D)
-    return n.to(tl.int64) if WIDE else n, i, j, k
+    if WIDE:
+        return n.to(tl.int64), i.to(tl.int64), j.to(tl.int64), k.to(tl.int64)
+    else:
+        return n, i, j, k
 
 
 @triton.jit
-def _tap_offsets(tap, STRIDE_D: tl.constexpr, STRIDE_H: tl.constexpr, STRIDE_W: tl.constexpr):
+def _tap_offsets(tap, STRIDE_D: tl.constexpr, STRIDE_H: tl.constexpr, STRIDE_W: tl.constexpr, WIDE: tl.constexpr):
+    if WIDE:
+        tap = tap.to(tl.int64)
     return tap // 4 * STRIDE_D + tap // 2 % 2 * STRIDE_H + tap % 2 * STRIDE_W
 
 
@@ -87,10 +92,10 @@ def forward_kernel(
         stored = exists[:, None] & in_depth & in_height & in_width
 
     fine = (((n * D + 2 * i) * H + 2 * j) * W + 2 * k) * (2 * C)
-    out_offsets = fine[:, None] + (_tap_offsets(tap, H * W * 2 * C, W * 2 * C, 2 * C) + channel)[None, :]
+    out_offsets = fine[:, None] + (_tap_offsets(tap, H * W * 2 * C, W * 2 * C, 2 * C, WIDE) + channel)[None, :]
     if COPY_SKIP:
         skip_row = n * S_N + 2 * i * S_D + 2 * j * S_H + 2 * k * S_W
-        skip_offsets = skip_row[:, None] + (_tap_offsets(tap, S_D, S_H, S_W) + channel)[None, :]
+        skip_offsets = skip_row[:, None] + (_tap_offsets(tap, S_D, S_H, S_W, WIDE) + channel)[None, :]
         copied = tl.load(skip + skip_offsets, mask=stored, other=0.0)
 
     x_row = n * X_N + i * X_D + j * X_H + k * X_W
@@ -128,7 +133,7 @@ def input_gradient_kernel(
     acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
     for k0 in range(0, SHARE, BLOCK_K):
         inner = first + k0 + tl.arange(0, BLOCK_K)
-        inner_offsets = _tap_offsets(inner // C, G_D, G_H, G_W) + inner % C
+        inner_offsets = _tap_offsets(inner // C, G_D, G_H, G_W, WIDE) + inner % C
         a = tl.load(grad + C + (row[:, None] + inner_offsets[None, :]), mask=exists[:, None], other=0.0)
         b = tl.load(weight + (columns[None, :] * (8 * C) + inner[:, None]))
         acc = _dot(a, b, acc, UPCAST)
@@ -156,7 +161,7 @@ def weight_gradient_kernel(
     rows = tile_m * BLOCK_M + tl.arange(0, BLOCK_M)
     columns = tl.program_id(0) % TILES_N * BLOCK_N + tl.arange(0, BLOCK_N)
     split = tl.program_id(1)
-    column_offsets = _tap_offsets(columns // C, G_D, G_H, G_W) + columns % C
+    column_offsets = _tap_offsets(columns // C, G_D, G_H, G_W, WIDE) + columns % C
     last = (n_voxels + BLOCK_K - 1) // BLOCK_K - 1
 
     acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)

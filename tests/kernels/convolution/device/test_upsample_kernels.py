@@ -116,6 +116,35 @@ def test_slices_are_read_in_place(strided, device):
     assert same_values(case.run(**{strided: view}), wanted)
 
 
+def far(tensor, memory):
+    """Return equal values as a view whose last planes lie more than 2^31 elements from the first.
+
+    As many lie before it: a distance that wraps hits them, and gives wrong values rather than a crash. Only what
+    is touched takes memory or disk.
+    """
+    _, C, D, _, W = tensor.shape
+    step = 2**31 // (D - 2) + C
+    size = 2**31 + D * step
+    if tensor.is_cuda:
+        storage = torch.empty(size, dtype=tensor.dtype, device=tensor.device)
+    else:
+        storage = torch.from_file(str(memory), shared=True, size=size, dtype=tensor.dtype)
+    view = storage[2**31 :].as_strided(tensor.shape, (D * step, 1, step, W * C, C))
+    return view.copy_(tensor)
+
+
+@pytest.mark.parametrize("strided", ["x", "skip", "grad"])
+def test_planes_of_one_sample_may_lie_further_apart_than_32_bits_reach(strided, device, tmp_path):
+    """Idea 67: only the sample's number would be taken in 64 bits, and a plane be read outside the tensor."""
+    if device == "cuda" and torch.cuda.mem_get_info()[0] < 14e9:
+        pytest.skip("needs 14 GB of device memory")
+    case = Case(16, (4, 1, 2), dtype=torch.float16, device=device)
+    wanted = case.run()
+    view = far(case.tensors[strided], tmp_path / "memory")
+    assert upsample.declines(**{k: v for k, v in (case.tensors | {strided: view}).items() if k != "grad"}) is None
+    assert same_values(case.run(**{strided: view}), wanted)
+
+
 @pytest.mark.parametrize("layout", ["contiguous", "expanded"])
 def test_gradient_of_any_layout_is_taken(layout, device):
     """Idea 26: a gradient in another order would be misread."""
