@@ -84,7 +84,7 @@ def _whole() -> AbstractContextManager[None]:
 
     settings, name = torch._functorch.config, "force_non_lazy_backward_lowering"
     # It is private: a PyTorch that drops it must compile at least as it likes.
-    return settings.patch({name: True}) if hasattr(settings, name) else nullcontext()  # type: ignore[no-any-return]
+    return settings.patch({name: True}) if hasattr(settings, name) else nullcontext()
 
 
 def _compiler_failures() -> tuple[type[Exception], ...]:

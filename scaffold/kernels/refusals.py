@@ -18,7 +18,7 @@ def not_plain(*tensors: Tensor | None) -> str | None:
     Inside a functorch transform they would have no rule, and tangents would be dropped silently; a subclass may
     hold anything (shards, fakes).
     """
-    if torch._C._functorch.maybe_current_level() is not None:
+    if transforming():
         return "a functorch transform is going on"
     for tensor in tensors:
         if tensor is not None and type(tensor) is not Tensor and type(tensor) is not nn.Parameter:
@@ -26,6 +26,11 @@ def not_plain(*tensors: Tensor | None) -> str | None:
         if tensor is not None and forward_ad.unpack_dual(tensor).tangent is not None:  # type: ignore[no-untyped-call]
             return "a tensor carries a tangent of forward-mode differentiation"
     return None
+
+
+def transforming() -> bool:
+    """Return whether a functorch transform is going on, inside which memory formats cannot be asked for."""
+    return torch._C._functorch.maybe_current_level() is not None
 
 
 def no_triton(*tensors: Tensor | None) -> str | None:

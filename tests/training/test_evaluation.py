@@ -26,9 +26,10 @@ class Oracle(torch.nn.Module):
         return logits
 
 
-def with_model(model):
+def with_model(model, weights=None):
     learner = tiny_learner()
-    return type(learner)(model, learner.optimizer, None, learner.weights, learner.compute)
+    weights = learner.weights if weights is None else weights
+    return type(learner)(model, learner.optimizer, None, weights, learner.compute)
 
 
 def test_perfect_network_scores_one():
@@ -100,4 +101,4 @@ def test_one_read_by_the_host_for_any_number_of_batches(monkeypatch):
 def test_a_network_without_foreground_classes_is_refused():
     """Hazard 2: one channel would report perfect scores."""
     with pytest.raises(ValueError, match="1 class"):
-        evaluate(with_model(torch.nn.Conv3d(3, 1, 1).double()), validation_batches(1, 1))
+        evaluate(with_model(torch.nn.Conv3d(3, 1, 1).double(), torch.ones(1)), validation_batches(1, 1))

@@ -38,9 +38,11 @@ def convolution3(x: Tensor, weight: Tensor, slabs: int | None = None) -> Tensor:
         (N, CO, D, H, W).
 
     Raises:
-        ValueError: ``slabs`` is not from 0 to D - 2, or 1.
+        ValueError: ``slabs`` is not from 0 to D - 2, or 1, or ``x`` has no batch dimension.
         RuntimeError: shapes, dtypes or devices disagree.
     """
+    if x.dim() != 5:
+        raise ValueError(f"x is {tuple(x.shape)}, not (N, C, D, H, W)")
     most = max(1, x.shape[2] - 2)
     if slabs is None:
         slabs = planned_slabs(tuple(x.shape), weight.shape[0])

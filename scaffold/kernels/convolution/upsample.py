@@ -15,7 +15,7 @@ from torch import Tensor
 
 from scaffold.kernels.convolution import upsample_launch
 from scaffold.kernels.ladder import Ladder, Rung, launch_region
-from scaffold.kernels.refusals import no_triton
+from scaffold.kernels.refusals import no_triton, transforming
 
 OP, SWITCH = "upsample_concatenate", "SCAFFOLD_UPSAMPLE_TRITON"
 
@@ -28,8 +28,9 @@ def upsample_concatenate(x: Tensor, weight: Tensor, bias: Tensor | None, skip: T
 
     Contract of every implementation: sums are float32 (float64 for float64) and float32 products are IEEE;
     far planes of ``skip`` that ``up(x)`` lacks are zeros in the second half; under autocast all is cast to its
-    dtype first; the result is in channels-last order if ``skip`` or ``x`` is. The Triton form rounds a voxel once,
-    after the bias, gives the same bits in every run, and its second derivative raises.
+    dtype first; the result is in channels-last order if ``skip`` or ``x`` is, though inside a functorch transform
+    in any. The Triton form rounds a voxel once, after the bias, gives the same bits in every run, and its second
+    derivative raises.
 
     Args:
         x: (N, 2 C, d, h, w).
@@ -40,13 +41,20 @@ def upsample_concatenate(x: Tensor, weight: Tensor, bias: Tensor | None, skip: T
 
     Returns:
         (N, 2 C, D, H, W).
+
+    Raises:
+        ValueError: ``skip`` fits neither ``x`` nor ``weight``.
+        RuntimeError: ``x``, ``weight`` and ``bias`` disagree.
     """
     return _ladder(x, weight, bias, skip, site=site)
 
 
 def eager(x: Tensor, weight: Tensor, bias: Tensor | None, skip: Tensor) -> Tensor:
     """Compute ``upsample_concatenate`` with PyTorch's own operators."""
-    return concatenate(skip, pad_to(F.conv_transpose3d(x, weight, bias, stride=2), skip))
+    upsampled = F.conv_transpose3d(x, weight, bias, stride=2)
+    if skip.shape[:2] != upsampled.shape[:2]:
+        raise ValueError(f"skip {tuple(skip.shape)} has not the samples and channels of up(x) {tuple(upsampled.shape)}")
+    return concatenate(skip, pad_to(upsampled, skip))
 
 
 def triton(x: Tensor, weight: Tensor, bias: Tensor, skip: Tensor) -> Tensor:
@@ -79,8 +87,15 @@ _ladder = Ladder(OP, [Rung("triton", SWITCH, declines, triton), Rung("eager", No
 
 
 def pad_to(x: Tensor, target: Tensor) -> Tensor:
-    """Return ``x`` with zeros appended at the far sides until it has the extents of ``target``."""
+    """Return ``x`` with zeros appended at the far sides until it has the extents of ``target``.
+
+    Raises:
+        ValueError: ``target`` is smaller.
+    """
     missing = [goal - extent for goal, extent in zip(target.shape[2:], x.shape[2:], strict=True)]
+    if min(missing) < 0:
+        # A negative padding would crop.
+        raise ValueError(f"up(x) {tuple(x.shape)} does not fit into skip {tuple(target.shape)}")
     if not any(missing):
         return x
     depth, height, width = missing
@@ -98,6 +113,8 @@ def concatenate(skip: Tensor, upsampled: Tensor) -> Tensor:
         dtype = torch.get_autocast_dtype(device)
         skip, upsampled = skip.to(dtype), upsampled.to(dtype)
     last = torch.channels_last_3d
+    if transforming():
+        return torch.cat((skip, upsampled), dim=1)
     if skip.is_contiguous(memory_format=last) or upsampled.is_contiguous(memory_format=last):
         skip, upsampled = skip.contiguous(memory_format=last), upsampled.contiguous(memory_format=last)
     return torch.cat((skip, upsampled), dim=1)

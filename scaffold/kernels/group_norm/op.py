@@ -35,7 +35,8 @@ def group_norm_relu(
 
     Contract of every implementation: statistics, affine map and ReLU are float32 (float64 for float64
     input) whatever the storage type, with one rounding at the end; the output has the dtype and the
-    memory format of ``x``, under autocast too (PyTorch's own group_norm answers with float32 there);
+    memory format of ``x``, under autocast too (PyTorch's own group_norm answers with float32 there),
+    though inside a functorch transform in any format;
     the input's gradient has the input's dtype, the parameters' gradients theirs; NaN is never hidden.
 
     Args:

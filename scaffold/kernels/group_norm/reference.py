@@ -10,6 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from scaffold.kernels.refusals import transforming
+
 Gather = Callable[[Tensor], Tensor]
 """Concatenates the partial results of all blocks of a sample along dimension 0, in the same order on
 every rank. Collective among the ranks that share the sample."""
@@ -19,12 +21,14 @@ def group_norm_relu(
     x: Tensor, weight: Tensor, bias: Tensor, groups: int, eps: float = 1e-5, partials: Gather | None = None
 ) -> Tensor:
     """Return ``relu(group_norm(x))`` as ``op.group_norm_relu`` documents it."""
+    if groups < 1 or x.shape[1] % groups:
+        raise RuntimeError(f"the {x.shape[1]} channels of x are not divisible into {groups} groups")
     if partials is not None:
         return _BlockGroupNormReLU.apply(x, weight, bias, groups, eps, partials)  # type: ignore[no-any-return, no-untyped-call]
     wide = _accumulator(x)
     # Widened here, not in the operator: its mixed-type CPU path is 8 times slower than these casts.
     y = F.relu(F.group_norm(x.to(wide), groups, weight.to(wide), bias.to(wide), eps)).to(x.dtype)
-    return y.contiguous(memory_format=memory_format(x))
+    return y if transforming() else y.contiguous(memory_format=memory_format(x))
 
 
 def group_norm_relu_pool(

@@ -42,6 +42,9 @@ def segmentation_sums(logits: Tensor, labels: Tensor, weights: Tensor) -> Tensor
         (N, 1 + C, 2). Row 0 holds the numerator sum(w[y] * -log p[y]) and the denominator sum(w[y]) of the
         cross-entropy; row 1 + c holds class c's 2 * sum(p * g) and sum(p) + sum(g), where g is 1 where
         the label is c (Milletari et al.: V-Net, 2016, without the squares).
+
+    Raises:
+        ValueError: the shapes do not fit together.
     """
     return _ladder(logits, labels, weights)
 

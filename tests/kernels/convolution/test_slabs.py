@@ -73,6 +73,33 @@ def test_planned_slabs_keep_calls_small(depth, channels):
         assert all((p.end - p.begin + 2) * plane <= slabs.MOST_ELEMENTS for p in slabs.pieces(depth, count))
 
 
+def test_planned_slabs_count_the_batch_and_the_larger_operand():
+    """The library is given the whole batch, and the gradient of the output with it: either may pass the limit."""
+    half = (64, 128, 256, 256)
+    assert slabs.planned_slabs((2, *half), 64) == 0, "control: exactly the limit"
+    assert slabs.planned_slabs((3, *half), 64) == 1
+    narrow, wide = (1, 64, 256, 256, 256), (1, 128, 256, 256, 256)
+    assert slabs.planned_slabs(narrow, 64) == 0
+    assert slabs.planned_slabs(narrow, 128) == slabs.planned_slabs(wide, 64) > 1
+
+
+def test_slabs_are_summed_in_float32():
+    """A sum in bfloat16 stops growing at 256: what later slabs add would be lost."""
+    x, weight = torch.ones(1, 1, 10, 16, 16).bfloat16(), torch.zeros(1, 1, 3, 3, 3).bfloat16()
+    dy = torch.zeros(1, 1, 10, 16, 16).bfloat16()
+    dy[:, :, 0] = 1
+    dy[:, :, 1:9, 5, 5] = 1
+    centre = slabs.slab_weight_gradient(dy, x, weight, 8)[0, 0, 1, 1, 1]
+    assert centre == 256 + 8
+    assert (torch.tensor(256).bfloat16() + 1) == 256, "control: bfloat16 cannot add them"
+
+
+def test_an_image_without_a_batch_is_refused():
+    """PyTorch takes one; the plan of slabs would take its depth for channels."""
+    with pytest.raises(ValueError, match=r"x is \(5, 4, 4, 4\), not \(N, C, D, H, W\)"):
+        convolution3(torch.zeros(5, 4, 4, 4), torch.zeros(6, 5, 3, 3, 3))
+
+
 def test_large_tensors_go_slab_by_slab_as_dense_views(monkeypatch):
     """A large convolution would still reach the library whole, or its slabs be copied."""
     x, weight, dy = case(depth=12)
@@ -106,6 +133,16 @@ def test_autocast_is_that_of_the_library():
     assert [g.dtype for g in found] == [g.dtype for g in expected] == [torch.float32] * 2
     assert torch.equal(found[0], expected[0])
     torch.testing.assert_close(found[1], expected[1], rtol=0, atol=0.02 * expected[1].abs().max().item())
+
+
+def test_autocast_leaves_float64_alone():
+    """The library does; a network in double precision would be checked in bfloat16."""
+    x, weight, dy = case()
+    with torch.autocast("cpu", torch.bfloat16):
+        y, stock = convolution3(x, weight, 2), F.conv3d(x, weight, padding=1)
+    assert y.dtype == stock.dtype == torch.float64
+    found, expected = (torch.autograd.grad(output, weight, dy)[0] for output in (y, stock))
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
 
 
 def test_impossible_slabs_are_refused():

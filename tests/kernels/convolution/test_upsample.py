@@ -52,6 +52,29 @@ def test_concatenation_has_the_dtype_of_its_consumer_and_the_bits_of_promotion()
     assert concatenate(skip.double(), up.double()).dtype == torch.float64
 
 
+def inputs(x=(2, 8, 2, 3, 2), skip=(2, 4, 4, 7, 4)):
+    """Return (x, weight, bias, skip) in float64."""
+    torch.manual_seed(0)
+    return [torch.randn(shape, dtype=torch.float64) for shape in (x, (8, 4, 2, 2, 2), (4,), skip)]
+
+
+@pytest.mark.parametrize("skip", [(2, 4, 4, 5, 4), (2, 4, 3, 6, 4), (2, 3, 4, 6, 4), (1, 4, 4, 6, 4), (2, 4, 4, 6, 3)])
+def test_a_skip_that_does_not_fit_is_refused(skip):
+    """Smaller, it would crop the step up without a word; of other channels, it would change the network."""
+    assert upsample.upsample_concatenate(*inputs()).shape == (2, 8, 4, 7, 4), "control: a larger one is padded to"
+    sizes = r"\(2, 4, 4, 6, 4\)"
+    with pytest.raises(ValueError, match=sizes) as raised:
+        upsample.upsample_concatenate(*inputs(skip=skip))
+    assert str(skip) in str(raised.value)
+
+
+def test_vmap_over_samples():
+    """Memory formats cannot be asked for there: an ensemble, or gradients per sample, would end with an error."""
+    x, weight, bias, skip = inputs()
+    function = torch.func.vmap(lambda x, skip: upsample.upsample_concatenate(x[None], weight, bias, skip[None])[0])
+    torch.testing.assert_close(function(x, skip), upsample.upsample_concatenate(x, weight, bias, skip))
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU takes the call")
 def test_cpu_tensors_get_the_eager_form_bit_for_bit(monkeypatch):
     """Idea 33: a CPU run would try to launch, or compute something else than PyTorch."""

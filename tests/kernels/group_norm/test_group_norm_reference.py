@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from tensors import LAST
 
-from scaffold.kernels import group_norm_relu
+from scaffold.kernels import group_norm_relu, group_norm_relu_pool
 
 
 def tensors(dtype=torch.float64, mean=0.0, channels=8):
@@ -130,7 +130,28 @@ def test_nan_is_never_hidden(split):
     assert y[1].isfinite().all()
 
 
-def test_groups_that_do_not_divide_the_channels_raise():
+@pytest.mark.parametrize("split", [False, True])
+@pytest.mark.parametrize("groups", [-4, 0, 3])
+def test_groups_that_do_not_divide_the_channels_raise(groups, split):
     """A user's error must stay an error in every implementation."""
-    with pytest.raises(RuntimeError, match="divisible"):
-        group_norm_relu(*tensors(), 3)
+    with pytest.raises(RuntimeError, match=f"8 channels of x are not divisible into {groups} groups"):
+        group_norm_relu(*tensors(), groups, partials=(lambda rows: rows) if split else None)
+
+
+@pytest.mark.parametrize("pool", [False, True])
+def test_vmap_and_gradients_of_each_sample(pool):
+    """Memory formats cannot be asked for there: per-sample gradients and ensembles would end with an error."""
+    x, weight, bias = tensors()
+
+    def total(sample, weight):
+        function = group_norm_relu_pool if pool else group_norm_relu
+        y = function(sample[None], weight, bias, 4)
+        return (y[0].square().sum() + y[1].sum()) if pool else y.square().sum()
+
+    values = torch.func.vmap(total, in_dims=(0, None))(x, weight)
+    gradients = torch.func.vmap(torch.func.grad(total, argnums=1), in_dims=(0, None))(x, weight)
+    for sample, value, gradient in zip(x, values, gradients, strict=True):
+        leaf = weight.clone().requires_grad_()
+        wanted = total(sample, leaf)
+        torch.testing.assert_close(value, wanted.detach(), rtol=1e-12, atol=0)
+        torch.testing.assert_close(gradient, torch.autograd.grad(wanted, leaf)[0], rtol=1e-10, atol=1e-12)

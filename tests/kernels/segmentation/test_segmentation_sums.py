@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from scaffold.kernels import segmentation_sums
+from scaffold.kernels.segmentation import one_hot
 
 
 def case(dtype=torch.float64, scale=2.0):
@@ -53,6 +54,29 @@ def test_the_type_of_the_labels_does_not_matter(dtype):
     """Hazard 46: labels travel in their narrow storage type."""
     logits, labels, weights = case(torch.float32)
     assert torch.equal(segmentation_sums(logits, labels.to(dtype), weights), segmentation_sums(logits, labels, weights))
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8])
+def test_labels_may_be_narrower_than_the_number_of_classes(dtype):
+    """The 256 names that a byte holds would stand for several classes each."""
+    most = torch.iinfo(dtype).max
+    logits = torch.randn(1, 300, 1, 1, 2, generator=torch.Generator().manual_seed(0))
+    labels = torch.tensor([3, most]).view(1, 1, 1, 2)
+    found, wanted = (segmentation_sums(logits, kind, torch.ones(300)) for kind in (labels.to(dtype), labels))
+    assert torch.equal(found, wanted)
+    assert one_hot(labels.to(dtype), 300).sum() == 2
+
+
+@pytest.mark.parametrize(
+    ("labels", "weights"), [((2, 4, 4, 1), (3,)), ((2, 4, 4, 4), (1,)), ((1, 4, 4, 4), (3,)), ((2, 1, 4, 4, 4), (3,))]
+)
+def test_shapes_that_would_broadcast_are_refused(labels, weights):
+    """A loss would come out that is none, and the training go on with it."""
+    logits = torch.zeros(2, 3, 4, 4, 4)
+    assert segmentation_sums(logits, torch.zeros(2, 4, 4, 4, dtype=torch.uint8), torch.ones(3)).shape == (2, 4, 2)
+    with pytest.raises(ValueError, match=r"\(2, 3, 4, 4, 4\)") as raised:
+        segmentation_sums(logits, torch.zeros(labels, dtype=torch.uint8), torch.ones(weights))
+    assert f"labels {labels} and weights {weights}" in str(raised.value)
 
 
 def test_bfloat16_logits_are_summed_in_float32():

@@ -337,6 +337,10 @@ def test_derivatives_that_do_not_exist_are_refused(tile, device):
     inputs = [tensor.requires_grad_() for tensor in make_case((1, 16, 2, 3, 4), device=device)]
     y, statistics = op._forward_op(*inputs, 4, 1e-5)
     assert not statistics.requires_grad
+    *differentiable, argmax, statistics = op._pool_op(*inputs, 4, 1e-5)
+    assert all(result.requires_grad for result in differentiable), "control"
+    assert not argmax.requires_grad
+    assert not statistics.requires_grad
     (dx,) = torch.autograd.grad(y.square().sum(), inputs[0], create_graph=True)
     with pytest.raises(RuntimeError, match="no autograd formula"):
         dx.sum().backward()

@@ -187,7 +187,7 @@ def test_declined_calls_follow_the_formula(change, device):
 def test_mismatched_shapes_are_the_formulas_error(device):
     """A user's mistake would become an access beyond a tensor's end."""
     logits, labels, weights = make_case(device, shape=(2, 3, 4))
-    with pytest.raises(RuntimeError):
+    with pytest.raises(ValueError, match=r"are not \(N, C, D, H, W\), \(N, D, H, W\) and \(C,\)"):
         segmentation_sums(logits, labels[:, :1].contiguous(), weights[:2])
 
 
