@@ -20,6 +20,7 @@ from scaffold.kernels import switches
 from scaffold.parallel import environment
 from scaffold.parallel.launch import Context
 from scaffold.training import graph
+from scaffold.training.workdir import SEALED
 from scaffold.wording import count
 
 SCRIPT, SETTINGS = "restart.sh", "config.yaml"
@@ -89,7 +90,8 @@ def script(
         launcher: prefix of the command, as a shell would read it.
         variables: the environment, of which those that matter are kept.
     """
-    nodes = len(set(context.hosts))
+    nodes, output = _nodes(context, variables), command.output.absolute()
+    complete = (settings.parent / SEALED, output / "result.json")
     arguments = {
         "config": settings,
         "run": job.run,
@@ -97,7 +99,7 @@ def script(
         "ranks": job.ranks,
         "threads": context.threads,
         "data": command.meta.absolute(),
-        "output": command.output.absolute(),
+        "output": output,
         "launcher": launcher,
     }
     if command.minutes is not None:
@@ -115,6 +117,10 @@ def script(
         "# of that size, or submit it: sbatch and flux batch read the lines above. Further arguments go to scaffold",
         "# train. Exit code 75: stopped with everything saved, run it again.",
         "set -euo pipefail",
+        f"if {' && '.join(f'[ -e {shlex.quote(str(file))} ]' for file in complete)}; then",
+        f"    echo {shlex.quote(f'{output}: this training is complete; there is nothing to continue')}",
+        "    exit 0",
+        "fi",
         f"cd {shlex.quote(str(Path.cwd()))}",
         f"export PATH={shlex.quote(str(Path(sys.executable).parent))}:$PATH",
         *(f"export {name}={shlex.quote(variables[name])}" for name in kept),
@@ -130,14 +136,19 @@ def _directives(context: Context, minutes: float | None, variables: environment.
 
     Partition, account and memory are those of the present job, where Slurm tells them.
     """
-    nodes, gpus = len(set(context.hosts)), int(context.device.type == "cuda")
+    nodes, gpus = _nodes(context, variables), int(context.device.type == "cuda")
     slurm: dict[str, object] = {"nodes": nodes, "ntasks": context.size, "cpus-per-task": context.threads}
     flux: dict[str, object] = {"nodes": nodes, "nslots": context.size, "cores-per-slot": context.threads}
     if minutes is not None:
         whole = math.ceil(minutes)
         slurm["time"], flux["time-limit"] = whole, f"{whole}m"
+    evenly, rest = divmod(context.size, nodes)
+    if rest == 0:
+        # Slurm fills one node after another with tasks, and with their GPUs, unless it is told otherwise.
+        slurm["ntasks-per-node"] = evenly
     if gpus:
-        slurm["gpus-per-task"], flux["gpus-per-slot"] = gpus, gpus
+        slurm |= {"gres": f"gpu:{evenly * gpus}"} if rest == 0 else {"gpus-per-task": gpus}
+        flux["gpus-per-slot"] = gpus
     for option, name in _OF_SLURM.items():
         if variables.get(name):
             slurm[option] = variables[name]
@@ -145,6 +156,12 @@ def _directives(context: Context, minutes: float | None, variables: environment.
         *(f"#SBATCH --{name}={value}" for name, value in slurm.items()),
         *(f"# flux: --{name}={value}" for name, value in flux.items()),
     ]
+
+
+def _nodes(context: Context, variables: environment.Environment) -> int:
+    """Return the number of nodes; Slurm may run several on one host, and knows better."""
+    told = variables.get("SLURM_NNODES", "")
+    return int(told) if told.isdecimal() and 0 < int(told) <= context.size else len(set(context.hosts))
 
 
 def _guessed(context: Context) -> str:

@@ -11,6 +11,7 @@ from scaffold.kernels import switches
 from scaffold.parallel.launch import Context
 from scaffold.training import graph, restart
 from scaffold.training.restart import Command
+from scaffold.training.workdir import SEALED
 
 AWKWARD = "a b'c\"$HOME;`x`\\"
 
@@ -120,9 +121,38 @@ def test_a_scheduler_reads_the_shape(job, tmp_path, monkeypatch):
     script = restart.write(tmp_path, context, job, Command(tmp_path / "meta.yaml", tmp_path, minutes=89.5)).read_text()
     head = script.partition("\nset ")[0].splitlines()
     assert [line.removeprefix("#SBATCH ") for line in head if line.startswith("#SBATCH ")] == [
-        "--nodes=2", "--ntasks=4", "--cpus-per-task=3", "--time=90", "--gpus-per-task=1", "--mem=4501",
-        "--partition=gpu",
+        "--nodes=2", "--ntasks=4", "--cpus-per-task=3", "--time=90", "--ntasks-per-node=2", "--gres=gpu:2",
+        "--mem=4501", "--partition=gpu",
     ]  # fmt: skip
     assert [line.removeprefix("# flux: ") for line in head if line.startswith("# flux: ")] == [
         "--nodes=2", "--nslots=4", "--cores-per-slot=3", "--time-limit=90m", "--gpus-per-slot=1",
     ]  # fmt: skip
+
+
+def test_nodes_are_those_that_slurm_tells(job, tmp_path, monkeypatch):
+    """Two nodes on one host would come back as one, which is not enough for the launcher's --nodes=2."""
+    monkeypatch.setenv("SLURM_NNODES", "2")
+    context = world(hosts=["a"] * 4)
+    script = restart.write(tmp_path, context, job, Command(tmp_path / "meta.yaml", tmp_path)).read_text()
+    assert "#SBATCH --nodes=2\n" in script
+    monkeypatch.setenv("SLURM_NNODES", "many")
+    assert "#SBATCH --nodes=1\n" in restart.write(tmp_path, context, job, Command(tmp_path, tmp_path)).read_text()
+
+
+def test_a_complete_training_is_left_alone(job, tmp_path):
+    """A script still in the queue would train a published result once more, and replace it."""
+    output, show = tmp_path / "out put", tmp_path / "show"
+    output.mkdir()
+    show.write_text("#!/bin/bash\necho started\n")
+    show.chmod(0o755)
+    script = restart.write(tmp_path, world(), job, Command(tmp_path / "meta.yaml", output, str(show)))
+
+    def run():
+        return subprocess.run([script], capture_output=True, text=True, check=True).stdout
+
+    (output / "result.json").touch()
+    assert run() == "started\n", "published, but not known to be complete: it publishes again"
+    (tmp_path / SEALED).touch()
+    assert "is complete" in run()
+    (output / "result.json").unlink()
+    assert run() == "started\n"
