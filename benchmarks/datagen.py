@@ -12,7 +12,6 @@ itself: the ratio of that control says how far a ratio can be trusted.
 from __future__ import annotations
 
 import argparse
-import csv
 import os
 import sys
 import tempfile
@@ -28,8 +27,9 @@ from numpy.typing import NDArray
 sys.path.insert(0, str(Path(__file__).parent))
 
 from interleave import interleave
+from tables import write_with_conditions
 
-from scaffold import atomic, provenance, rng
+from scaffold import rng
 from scaffold.config import RunConfig
 from scaffold.dataset import voxelize
 from scaffold.dataset.plan import make_plan
@@ -253,12 +253,7 @@ def main() -> None:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     with tempfile.TemporaryDirectory(dir=arguments.scratch) as scratch:
         rows = benchmark(Path(scratch), arguments.scales, arguments.repeats)
-    with atomic.write(arguments.output, "w") as file:
-        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
-    conditions = {"cpu": provenance.cpu_name(), "cores": os.cpu_count(), **provenance.stamp()}
-    atomic.write_json(arguments.output.with_suffix(".json"), conditions)
+    write_with_conditions(arguments.output, COLUMNS, rows)
 
 
 if __name__ == "__main__":

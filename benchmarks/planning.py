@@ -15,7 +15,6 @@ does, and is the one that a user of an idle machine waits for.
 from __future__ import annotations
 
 import argparse
-import csv
 import json
 import os
 import re
@@ -31,7 +30,11 @@ from typing import Any
 
 import yaml
 
-from scaffold import atomic, provenance, study_files
+sys.path.insert(0, str(Path(__file__).parent))
+
+from tables import write_with_conditions
+
+from scaffold import study_files
 from scaffold.config import Study, training_identity
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -121,12 +124,7 @@ def main() -> None:
             for row in measure(name, arguments.runs, folder, arguments.repeats):
                 print(*(f"{key} {value};" for key, value in row.items()), flush=True)
                 rows.append(row)
-    with atomic.write(arguments.output, "w") as file:
-        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
-    conditions = {"cpu": provenance.cpu_name(), "cores": os.cpu_count(), **provenance.stamp()}
-    atomic.write_json(arguments.output.with_suffix(".json"), conditions)
+    write_with_conditions(arguments.output, COLUMNS, rows)
 
 
 if __name__ == "__main__":
