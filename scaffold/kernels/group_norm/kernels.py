@@ -148,39 +148,51 @@ def statistics_kernel(
 ):  # fmt: skip
     """Moments (count, mean, sum of squared deviations) of each program's voxels: (PROGRAMS, samples, GROUPS, 3).
 
-    All is summed relative to one of the program's own elements of the group. Subtracting that is exact
-    where the mean is large against the deviations, and its rounding is small against them where it is not.
+    Deviations are from a nearby value, so that those of data with a large mean keep their digits: in masked
+    tiles from one of the program's own elements of the group, with a mean for each tile; in whole ones from
+    the mean of a thread's first tile. Were that far from the mean of all its tiles, the first tile would
+    have a share of 1 / TILES in the sum of squares by itself; so the subtraction at the end magnifies
+    rounding TILES times at most.
     """
     program, block, sample = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     group, group_exists = _groups(block, GROUPS, BLOCK_GROUPS)
     channel, channel_exists = _channels(block, C, GROUPS, BLOCK_GROUPS, PADDED)
     x += sample.to(tl.int64) * (DEPTH * HEIGHT * WIDTH * C)
-    start, _distance, _exists = _tile(TOTAL - 1 - program, DEPTH, HEIGHT, WIDTH, UNROLL, ROWS, POOL)
+    start, distance, _exists = _tile(TOTAL - 1 - program, DEPTH, HEIGHT, WIDTH, UNROLL, ROWS, POOL)
     pivot = _load(x + start.to(tl.int64) * C + group * (C // GROUPS), group_exists, True, "")
     origin = _spread(pivot, PADDED)[None, None, :]
 
-    mean = tl.zeros((ROWS, BLOCK_GROUPS * PADDED), tl.float32)
-    m2 = tl.zeros((ROWS, BLOCK_GROUPS * PADDED), tl.float32)
-    count = tl.zeros((ROWS, BLOCK_GROUPS * PADDED), tl.float32)
-    for step in range(TILES):
-        tile = TOTAL - 1 - (program + step * PROGRAMS)
-        first, distance, exists = _tile(tile, DEPTH, HEIGHT, WIDTH, UNROLL, ROWS, POOL)
-        pointers = x + first.to(tl.int64) * C + ((distance * C)[:, :, None] + channel[None, None, :])
-        mask = exists[:, :, None] & channel_exists[None, None, :]
-        d = _load(pointers, mask, MASKED, "") - origin
-        if MASKED:
+    if MASKED:
+        mean = tl.zeros((ROWS, BLOCK_GROUPS * PADDED), tl.float32)
+        m2 = tl.zeros((ROWS, BLOCK_GROUPS * PADDED), tl.float32)
+        count = tl.zeros((ROWS, BLOCK_GROUPS * PADDED), tl.float32)
+        for step in range(TILES):
+            tile = TOTAL - 1 - (program + step * PROGRAMS)
+            first, distance, exists = _tile(tile, DEPTH, HEIGHT, WIDTH, UNROLL, ROWS, POOL)
+            pointers = x + first.to(tl.int64) * C + ((distance * C)[:, :, None] + channel[None, None, :])
+            mask = exists[:, :, None] & channel_exists[None, None, :]
             n = tl.sum(mask.to(tl.float32), _UNROLL_AXIS)
-            d = tl.where(mask, d, 0.0)
+            d = tl.where(mask, _load(pointers, mask, True, "") - origin, 0.0)
             m = tl.sum(d, _UNROLL_AXIS) / tl.maximum(n, 1.0)
             e = tl.where(mask, d - tl.expand_dims(m, _UNROLL_AXIS), 0.0)
             count, mean, m2 = _join(count, mean, m2, n, m, tl.sum(e * e, _UNROLL_AXIS))
-        else:
-            m = tl.sum(d, _UNROLL_AXIS) * (1.0 / UNROLL)
-            e = d - tl.expand_dims(m, _UNROLL_AXIS)
-            q = tl.sum(e * e, _UNROLL_AXIS)
-            _total, mean, m2 = _join(step * 1.0 * UNROLL, mean, m2, 1.0 * UNROLL, m, q)
-    if not MASKED:
-        count += TILES * UNROLL
+    else:
+        offsets = (distance * C)[:, :, None] + channel[None, None, :]
+        value = _load(x + start.to(tl.int64) * C + offsets, None, False, "")
+        near = tl.sum(value - origin, _UNROLL_AXIS) * (1.0 / UNROLL)
+        shift = tl.expand_dims(near, _UNROLL_AXIS) + origin
+        d = value - shift
+        sum_d = tl.sum(d, _UNROLL_AXIS)
+        sum_dd = tl.sum(d * d, _UNROLL_AXIS)
+        for step in range(1, TILES):
+            first = (TOTAL - 1 - (program + step * PROGRAMS)) * (UNROLL * ROWS)
+            d = _load(x + first.to(tl.int64) * C + offsets, None, False, "") - shift
+            sum_d += tl.sum(d, _UNROLL_AXIS)
+            sum_dd += tl.sum(d * d, _UNROLL_AXIS)
+        count = tl.full((ROWS, BLOCK_GROUPS * PADDED), TILES * UNROLL, tl.float32)
+        share = sum_d * (1.0 / (TILES * UNROLL))
+        mean = near + share
+        m2 = tl.maximum(sum_dd - sum_d * share, 0.0)
     count, mean, m2 = _merge(count, mean, m2, 0)
     shape: tl.constexpr = (BLOCK_GROUPS, PADDED)
     count, mean, m2 = _merge(tl.reshape(count, shape), tl.reshape(mean, shape), tl.reshape(m2, shape), 1)
@@ -195,6 +207,13 @@ def _sample_moments(
     moments, sample, samples, group, exists, GROUPS: tl.constexpr, PARTS: tl.constexpr, CHUNK: tl.constexpr
 ):  # fmt: skip
     """Merge (PARTS, samples, GROUPS, 3) for some groups of one sample."""
+    if PARTS == 1:
+        found = moments + (sample * GROUPS + group) * 3
+        return (
+            tl.load(found, mask=exists, other=0.0),
+            tl.load(found + 1, mask=exists, other=0.0),
+            tl.load(found + 2, mask=exists, other=0.0),
+        )
     part = tl.arange(0, CHUNK)[:, None]
     count = tl.zeros((CHUNK, group.shape[0]), tl.float32)
     mean = tl.zeros((CHUNK, group.shape[0]), tl.float32)
@@ -209,6 +228,73 @@ def _sample_moments(
         )
         count, mean, m2 = _join(count, mean, m2, n, m, q)
     return _merge(count, mean, m2, 0)
+
+
+@triton.jit
+def _sample_sums(
+    sums, sample, samples, group, exists, GROUPS: tl.constexpr, PARTS: tl.constexpr, CHUNK: tl.constexpr
+):  # fmt: skip
+    """Add up (PARTS, samples, GROUPS, 2) for some groups of one sample."""
+    if PARTS == 1:
+        found = sums + (sample * GROUPS + group) * 2
+        return tl.load(found, mask=exists, other=0.0), tl.load(found + 1, mask=exists, other=0.0)
+    part = tl.arange(0, CHUNK)[:, None]
+    sum_1 = tl.zeros((CHUNK, group.shape[0]), tl.float32)
+    sum_2 = tl.zeros((CHUNK, group.shape[0]), tl.float32)
+    for start in range(0, PARTS, CHUNK):
+        mask = (start + part < PARTS) & exists[None, :]
+        pointers = sums + (((start + part) * samples + sample) * GROUPS + group[None, :]) * 2
+        sum_1 += tl.load(pointers, mask=mask, other=0.0)
+        sum_2 += tl.load(pointers + 1, mask=mask, other=0.0)
+    return tl.sum(sum_1, 0), tl.sum(sum_2, 0)
+
+
+@triton.jit(do_not_specialize=["samples"])
+def merge_moments_kernel(
+    moments, merged, samples, GROUPS: tl.constexpr, PARTS: tl.constexpr, CHUNK: tl.constexpr
+):  # fmt: skip
+    """Merge (PARTS, samples, GROUPS, 3) to (samples, GROUPS, 3); a program for each group of a sample."""
+    group, sample = tl.program_id(0) + tl.arange(0, 1), tl.program_id(2)
+    count, mean, m2 = _sample_moments(moments, sample, samples, group, group < GROUPS, GROUPS, PARTS, CHUNK)
+    merged += (sample * GROUPS + group) * 3
+    tl.store(merged, count)
+    tl.store(merged + 1, mean)
+    tl.store(merged + 2, m2)
+
+
+@triton.jit(do_not_specialize=["samples"])
+def merge_sums_kernel(
+    sums, merged, samples, GROUPS: tl.constexpr, PARTS: tl.constexpr, CHUNK: tl.constexpr
+):  # fmt: skip
+    """Add up (PARTS, samples, GROUPS, 2) to (samples, GROUPS, 2); a program for each group of a sample."""
+    group, sample = tl.program_id(0) + tl.arange(0, 1), tl.program_id(2)
+    sum_1, sum_2 = _sample_sums(sums, sample, samples, group, group < GROUPS, GROUPS, PARTS, CHUNK)
+    merged += (sample * GROUPS + group) * 2
+    tl.store(merged, sum_1)
+    tl.store(merged + 1, sum_2)
+
+
+@triton.jit
+def _owners(
+    block, C: tl.constexpr, GROUPS: tl.constexpr, BLOCK_GROUPS: tl.constexpr, PADDED: tl.constexpr,
+    PARTS: tl.constexpr,
+):  # fmt: skip
+    """Return the groups to read results of, and which exist: a block's or, of merged results, each channel's.
+
+    Reading them for each channel spares their spreading, for which threads would have to meet.
+    """
+    if PARTS == 1:
+        channel, exists = _channels(block, C, GROUPS, BLOCK_GROUPS, PADDED)
+        group = channel // (C // GROUPS)
+    else:
+        group, exists = _groups(block, GROUPS, BLOCK_GROUPS)
+    return group, exists
+
+
+@triton.jit
+def _for_channels(values, PADDED: tl.constexpr, PARTS: tl.constexpr):
+    """Return for each channel what was found for ``_owners``, to be combined with a tile."""
+    return (values if PARTS == 1 else _spread(values, PADDED))[None, None, :]
 
 
 @triton.jit
@@ -239,17 +325,12 @@ def normalise_kernel(
     With POOL also the maxima of the windows, and which of a window's 8 voxels each is.
     """
     program, block, sample = tl.program_id(0), tl.program_id(1), tl.program_id(2)
-    group, group_exists = _groups(block, GROUPS, BLOCK_GROUPS)
     channel, channel_exists = _channels(block, C, GROUPS, BLOCK_GROUPS, PADDED)
-    count, mean, m2 = _sample_moments(moments, sample, samples, group, group_exists, GROUPS, PARTS, CHUNK)
+    owner, owner_exists = _owners(block, C, GROUPS, BLOCK_GROUPS, PADDED, PARTS)
+    count, mean, m2 = _sample_moments(moments, sample, samples, owner, owner_exists, GROUPS, PARTS, CHUNK)
     rstd = 1.0 / tl.sqrt_rn(m2 / tl.maximum(count, 1.0) + eps)
-    statistics += (sample * GROUPS + group) * 3
-    writes = group_exists & (program == 0)
-    tl.store(statistics, count, mask=writes)
-    tl.store(statistics + 1, mean, mask=writes)
-    tl.store(statistics + 2, rstd, mask=writes)
-    mean = _spread(mean, PADDED)[None, None, :]
-    scale = (_spread(rstd, PADDED) * _load(weight + channel, channel_exists, True, ""))[None, None, :]
+    center = _for_channels(mean, PADDED, PARTS)
+    scale = _for_channels(rstd, PADDED, PARTS) * _load(weight + channel, channel_exists, True, "")[None, None, :]
     shift = _load(bias + channel, channel_exists, True, "")[None, None, :]
 
     offset = sample.to(tl.int64) * (DEPTH * HEIGHT * WIDTH * C)
@@ -265,7 +346,7 @@ def normalise_kernel(
         offsets = (distance * C)[:, :, None] + channel[None, None, :]
         mask = exists[:, :, None] & channel_exists[None, None, :]
         base = first.to(tl.int64) * C
-        d = _load(x + base + offsets, mask, MASKED, "evict_first") - mean
+        d = _load(x + base + offsets, mask, MASKED, "evict_first") - center
         out = tl.fma(d, scale, shift)
         out = tl.where(out <= 0, 0.0, out).to(y.dtype.element_ty)
         _store(y + base + offsets, out, mask, MASKED)
@@ -277,6 +358,11 @@ def normalise_kernel(
             mask = exists[:, None] & channel_exists[None, :]
             _store(pooled + offsets, largest, mask, MASKED)
             _store(argmax + offsets, place, mask, MASKED)
+    statistics += (sample * GROUPS + owner) * 3
+    writes = owner_exists & (program == 0)
+    tl.store(statistics, count, mask=writes)
+    tl.store(statistics + 1, mean, mask=writes)
+    tl.store(statistics + 2, rstd, mask=writes)
 
 
 @triton.jit
@@ -390,32 +476,26 @@ def input_gradient_kernel(
 ):  # fmt: skip
     """Write the gradient of x from the sums (PARTS, samples, GROUPS, 2) over all voxels of a sample.
 
-    Programs beyond PROGRAMS reduce (CHANNEL_PARTS, 2, C) to the parameters' gradients instead.
+    The first programs reduce (CHANNEL_PARTS, 2, C) to the parameters' gradients instead.
     """
-    program, block, sample = tl.program_id(0), tl.program_id(1), tl.program_id(2)
-    if program >= PROGRAMS:
+    reducing: tl.constexpr = (C + COLUMNS - 1) // COLUMNS
+    program, block, sample = tl.program_id(0) - reducing, tl.program_id(1), tl.program_id(2)
+    if program < 0:
         if block + sample == 0:
             _sum_parameters(
-                channel_sums, dweight, dbias, (program - PROGRAMS) * COLUMNS, C, CHANNEL_PARTS, COLUMNS
+                channel_sums, dweight, dbias, (program + reducing) * COLUMNS, C, CHANNEL_PARTS, COLUMNS
             )  # fmt: skip
     else:
-        group, group_exists = _groups(block, GROUPS, BLOCK_GROUPS)
         channel, channel_exists = _channels(block, C, GROUPS, BLOCK_GROUPS, PADDED)
-        part = tl.arange(0, CHUNK)[:, None]
-        sum_1 = tl.zeros((CHUNK, BLOCK_GROUPS), tl.float32)
-        sum_2 = tl.zeros((CHUNK, BLOCK_GROUPS), tl.float32)
-        for start in range(0, PARTS, CHUNK):
-            mask = (start + part < PARTS) & group_exists[None, :]
-            pointers = group_sums + (((start + part) * samples + sample) * GROUPS + group[None, :]) * 2
-            sum_1 += tl.load(pointers, mask=mask, other=0.0)
-            sum_2 += tl.load(pointers + 1, mask=mask, other=0.0)
-        found = statistics + (sample * GROUPS + group) * 3
-        rstd = _load(found + 2, group_exists, True, "")
-        share = rstd / tl.maximum(_load(found, group_exists, True, ""), 1.0)
-        mean = _spread(_load(found + 1, group_exists, True, ""), PADDED)[None, None, :]
-        constant = _spread(tl.sum(sum_1, 0) * share, PADDED)[None, None, :]
-        slope = _spread(tl.sum(sum_2, 0) * share * rstd, PADDED)[None, None, :]
-        scale = (_spread(rstd, PADDED) * _load(weight + channel, channel_exists, True, ""))[None, None, :]
+        owner, owner_exists = _owners(block, C, GROUPS, BLOCK_GROUPS, PADDED, PARTS)
+        sum_1, sum_2 = _sample_sums(group_sums, sample, samples, owner, owner_exists, GROUPS, PARTS, CHUNK)
+        found = statistics + (sample * GROUPS + owner) * 3
+        rstd = _load(found + 2, owner_exists, True, "")
+        share = rstd / tl.maximum(_load(found, owner_exists, True, ""), 1.0)
+        mean = _for_channels(_load(found + 1, owner_exists, True, ""), PADDED, PARTS)
+        constant = _for_channels(sum_1 * share, PADDED, PARTS)
+        slope = _for_channels(sum_2 * share * rstd, PADDED, PARTS)
+        scale = _for_channels(rstd, PADDED, PARTS) * _load(weight + channel, channel_exists, True, "")[None, None, :]
         shift = _load(bias + channel, channel_exists, True, "")[None, None, :]
 
         offset = sample.to(tl.int64) * (DEPTH * HEIGHT * WIDTH * C)

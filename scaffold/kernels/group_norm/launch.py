@@ -16,9 +16,12 @@ from torch import Tensor
 from scaffold.kernels import hardware
 from scaffold.kernels.group_norm.plan import (
     Device,
+    Merge,
     Pass,
     Plan,
     Problem,
+    merger,
+    merges_first,
     merging,
     plan,
     plan_planes,
@@ -78,6 +81,7 @@ def normalise(
     """Merge moments (parts, N, groups, 3) and apply them."""
     with launch_region(op):
         problem, launch = _plan("normalise", x, groups, pool=pool)
+        moments = _merged("merge_moments", moments, problem)
         N, C, *extents = x.shape
         pooled_shape = (N, C, *(extent // 2 for extent in extents)) if pool else (0, C, 1, 1, 1)
         last = torch.channels_last_3d
@@ -122,6 +126,7 @@ def input_gradient(
     """Return the gradients of x, weight and bias; ``sums.of_groups`` is (parts, N, groups, 2)."""
     with launch_region(op):
         problem, launch = _plan("input_gradient", x, groups, pool=incoming.dpooled is not None)
+        sums = sums._replace(of_groups=_merged("merge_sums", sums.of_groups, problem))
         N, C = x.shape[:2]
         dx = torch.empty_like(x, memory_format=torch.channels_last_3d)
         dweight, dbias = torch.empty_like(weight), torch.empty_like(bias)
@@ -151,7 +156,7 @@ def readable(dy: Tensor) -> Tensor:
 
 
 def run(
-    kernel: Pass, problem: Problem, launch: Plan, samples: int, arguments: tuple[Any, ...],
+    kernel: Pass | Merge, problem: Problem, launch: Plan, samples: int, arguments: tuple[Any, ...],
     constants: dict[str, Any] | None = None, extra_programs: int = 0,
 ) -> None:  # fmt: skip
     """Launch one kernel; ``x``, the first argument, says where."""
@@ -164,6 +169,16 @@ def run(
         getattr(kernels, f"{kernel}_kernel")[grid](
             *arguments, **dict(launch.constants), **(constants or {}), num_warps=launch.warps
         )
+
+
+def _merged(kernel: Merge, parts: Tensor, problem: Problem) -> Tensor:
+    """Merge (parts, samples, groups, ...) to (1, samples, groups, ...) where that is done first."""
+    if parts.shape[0] == 1 or not merges_first(problem):
+        return parts
+    out = parts.new_empty((1, *parts.shape[1:]))
+    samples, groups = parts.shape[1:3]
+    run(kernel, problem, merger(parts.shape[0], groups), samples, (parts, out, samples))
+    return out
 
 
 def _plan(kernel: Pass, x: Tensor, groups: int, *, planes: bool = False, pool: bool = False) -> tuple[Problem, Plan]:

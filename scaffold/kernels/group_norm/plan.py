@@ -10,6 +10,7 @@ import functools
 from typing import Any, Literal, NamedTuple
 
 Pass = Literal["statistics", "normalise", "gradient_sums", "input_gradient"]
+Merge = Literal["merge_moments", "merge_sums"]
 
 MOST_GROUP_CHANNELS = 8192
 """Channels of a group up to which a tile of one voxel fits into the registers of a program."""
@@ -19,6 +20,19 @@ WINDOW = 8
 
 _MERGED_AT_ONCE = 512
 """Partial results that a program merges at a time: a few registers a thread."""
+
+_MERGED_BY_ONE = 1024
+"""The same where a program merges those of one group and has nothing else to keep."""
+
+_MERGED_FIRST = 2**25
+"""Elements of a tensor from which on partial results are merged by a launch of their own.
+
+Below, each program of the pass that needs them merges them, which costs less than a launch. Above, there are
+too many programs for that: one for each tile, since these keep the memory busier than few that loop.
+"""
+
+_MOST_PROGRAMS = 2**20
+"""Programs for each multiprocessor that make one for each tile."""
 
 _NOMINAL_PLANES = 64
 _SUMMED_COLUMNS = 16
@@ -76,6 +90,8 @@ class Plan(NamedTuple):
 class _Tuned(NamedTuple):
     """The fastest choices of a pass in bfloat16 on an H200, of about 12 tried at each site of scales 7 and 8."""
 
+    largest: Choice
+    """From ``_MERGED_FIRST`` elements on."""
     large: Choice
     small: Choice
     """Below ``_LARGE`` elements, where latency counts more than bandwidth."""
@@ -84,24 +100,18 @@ class _Tuned(NamedTuple):
 _LARGE = 2**23
 
 _TUNED: dict[tuple[Pass, bool], _Tuned] = {
-    ("statistics", False): _Tuned(Choice(64, 8, 4, 4), Choice(64, 4, 2, 8)),
-    ("normalise", False): _Tuned(Choice(64, 8, 8, 4), Choice(64, 8, 8, 4)),
-    ("gradient_sums", False): _Tuned(Choice(64, 4, 8, 2), Choice(64, 4, 2, 8)),
-    ("input_gradient", False): _Tuned(Choice(64, 2, 8, 4), Choice(64, 4, 4, 8)),
-    ("normalise", True): _Tuned(Choice(64, 8, 8, 4), Choice(64, 8, 4, 8)),
-    ("gradient_sums", True): _Tuned(Choice(64, 8, 4, 3), Choice(64, 8, 2, 8)),
-    ("input_gradient", True): _Tuned(Choice(64, 8, 4, 3), Choice(64, 8, 4, 8)),
+    ("statistics", False): _Tuned(Choice(64, 16, 4, 4), Choice(64, 8, 4, 4), Choice(64, 4, 2, 8)),
+    ("normalise", False): _Tuned(Choice(64, 8, 4, _MOST_PROGRAMS), Choice(64, 8, 8, 4), Choice(64, 8, 8, 4)),
+    ("gradient_sums", False): _Tuned(Choice(64, 4, 8, 2), Choice(64, 4, 8, 2), Choice(64, 4, 2, 8)),
+    ("input_gradient", False): _Tuned(Choice(64, 4, 4, _MOST_PROGRAMS), Choice(64, 2, 8, 4), Choice(64, 4, 4, 8)),
+    ("normalise", True): _Tuned(Choice(64, 8, 4, _MOST_PROGRAMS), Choice(64, 8, 8, 4), Choice(64, 8, 4, 8)),
+    ("gradient_sums", True): _Tuned(Choice(64, 8, 4, 3), Choice(64, 8, 4, 3), Choice(64, 8, 2, 8)),
+    ("input_gradient", True): _Tuned(Choice(64, 8, 4, _MOST_PROGRAMS), Choice(64, 8, 4, 3), Choice(64, 8, 4, 8)),
 }
 """(pass, pooled): choices that hold on any device, since programs are counted for each multiprocessor."""
 
 _EXCEPTIONS: dict[tuple[Pass, bool, int, int], Choice] = {
     ("statistics", False, 64, 256**3): Choice(64, 8, 4, 16),
-    ("normalise", False, 64, 256**3): Choice(64, 8, 4, 16),
-    ("normalise", False, 128, 128**3): Choice(128, 8, 4, 8),
-    ("normalise", False, 256, 64**3): Choice(128, 8, 4, 8),
-    ("normalise", True, 128, 128**3): Choice(128, 8, 4, 8),
-    ("input_gradient", False, 128, 128**3): Choice(256, 2, 4, 16),
-    ("input_gradient", True, 64, 256**3): Choice(64, 8, 4, 8),
 }
 """(pass, pooled, channels, voxels): sites where another choice is more than 3 % faster on an H200."""
 
@@ -130,7 +140,14 @@ def choose(kernel: Pass, problem: Problem, device: Device) -> Choice:
         if exception is not None:
             return exception
     tuned = _TUNED[kernel, pooled]
+    if merges_first(problem):
+        return tuned.largest
     return tuned.large if problem.channels * voxels >= _LARGE else tuned.small
+
+
+def merges_first(problem: Problem) -> bool:
+    """Tell whether partial results are merged before the pass that needs them, not by each of its programs."""
+    return problem.channels * problem.depth * problem.height * problem.width >= _MERGED_FIRST
 
 
 def layout(problem: Problem, device: Device, choice: Choice) -> Plan:
@@ -178,6 +195,12 @@ def merging(parts: int, launch: Plan) -> dict[str, int]:
     """Return the compile-time arguments of a kernel that merges ``parts`` partial results of its groups."""
     block_groups: int = dict(launch.constants)["BLOCK_GROUPS"]
     return {"PARTS": parts, "CHUNK": min(ceil_power_of_2(parts), max(1, _MERGED_AT_ONCE // block_groups))}
+
+
+def merger(parts: int, groups: int) -> Plan:
+    """Return the launch that merges ``parts`` partial results, a program for each group of a sample."""
+    chunk = min(ceil_power_of_2(parts), _MERGED_BY_ONE)
+    return Plan((("GROUPS", groups), ("PARTS", parts), ("CHUNK", chunk)), warps=4, programs=groups, blocks=1)
 
 
 def summing(parts: int, channels: int) -> tuple[dict[str, int], int]:

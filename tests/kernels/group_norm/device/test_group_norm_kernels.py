@@ -1,5 +1,6 @@
 """What the kernels compute, against float64 and against PyTorch's own pooling."""
 
+import mutants
 import pytest
 import torch
 import torch.nn.functional as F
@@ -18,16 +19,24 @@ SHAPES = [
 ]
 
 
-@pytest.mark.parametrize(("shape", "groups"), SHAPES, ids=str)
-def test_values_and_gradients_against_float64(shape, groups, tile, device, launches):
+PASSES = ["statistics", "normalise", "gradient_sums", "input_gradient"]
+MERGED_FIRST = ["statistics", "merge_moments", "normalise", "gradient_sums", "merge_sums", "input_gradient"]
+
+
+@pytest.mark.parametrize(
+    ("shape", "groups", "merged_first"),
+    [*((*case, False) for case in SHAPES), *((*case, True) for case in SHAPES[:2])],
+    ids=str,
+)
+def test_values_and_gradients_against_float64(shape, groups, merged_first, tile, device, launches):
     """A tail, a padded group, a second sample or an empty program would be summed wrongly."""
-    tile()
+    tile(merged_first=merged_first)
     inputs = make_case(shape, device=device)
     dy = random_like(inputs[0])
     double = [tensor.double() for tensor in inputs]
     exact, exact_gradients = with_gradients(lambda *t: op.eager(*t, groups), double, [dy[0].double()])
     y, gradients = with_gradients(lambda *t: group_norm_relu(*t, groups), inputs, dy)
-    assert launches == ["statistics", "normalise", "gradient_sums", "input_gradient"]
+    assert launches == (MERGED_FIRST if merged_first else PASSES)
     rough = op.eager(*double, groups, 1e-3)
     assert relative_error(rough, exact[0]) > 1e-5, "control: another eps is noticed"
     for found, right in zip(y + gradients, exact + exact_gradients, strict=True):
@@ -35,10 +44,14 @@ def test_values_and_gradients_against_float64(shape, groups, tile, device, launc
         assert found.stride() == right.stride() or shape[2:] == (1, 1, 1)
 
 
-@pytest.mark.parametrize(("shape", "groups"), [((2, 6, 3, 3, 5), 2), ((1, 16, 2, 4, 8), 4)], ids=str)
-def test_pooling_and_its_gradient_against_float64(shape, groups, tile, device, launches):
+@pytest.mark.parametrize(
+    ("shape", "groups", "merged_first"),
+    [((2, 6, 3, 3, 5), 2, False), ((1, 16, 2, 4, 8), 4, False), ((1, 16, 2, 8, 8), 4, True)],
+    ids=str,
+)
+def test_pooling_and_its_gradient_against_float64(shape, groups, merged_first, tile, device, launches):
     """A window's voxel would be addressed wrongly, or a plane that no window covers be left unwritten."""
-    tile()
+    tile(merged_first=merged_first)
     inputs = make_case(shape, device=device)
     double = [tensor.double() for tensor in inputs]
     outputs = group_norm_relu_pool(*inputs, groups)
@@ -48,7 +61,7 @@ def test_pooling_and_its_gradient_against_float64(shape, groups, tile, device, l
     )
     launches.clear()
     found, found_gradients = with_gradients(lambda *t: group_norm_relu_pool(*t, groups), inputs, gradients)
-    assert launches == ["statistics", "normalise", "gradient_sums", "input_gradient"]
+    assert launches == (MERGED_FIRST if merged_first else PASSES)
     for ours, right in zip(found + found_gradients, exact + exact_gradients, strict=True):
         assert relative_error(ours, right) < 2e-6
     assert same_bits(found[0], group_norm_relu(*inputs, groups))
@@ -90,12 +103,15 @@ def test_pooling_takes_the_first_of_equals_and_the_last_nan(tile, device):
     assert (windows == windows.amax(-1, keepdim=True)).sum(-1).max() > 1, "control: there are ties"
 
 
-def test_reciprocal_deviation_where_the_mean_is_a_million_deviations(tile, device):
+@pytest.mark.parametrize(
+    "shape", [pytest.param((2, 15, 3, 5, 7), id="masked tiles"), pytest.param((2, 15, 4, 4, 16), id="whole tiles")]
+)
+def test_reciprocal_deviation_where_the_mean_is_a_million_deviations(shape, tile, device):
     """Rounding of the mean would be taken for deviation; the output cannot show it, since there the mean is rounded."""
     # One program, since the means of several are rounded when they are stored; and a number of elements
     # that is no power of two, so that dividing by it rounds.
     tile(programs=1)
-    x, weight, bias = make_case((2, 15, 3, 5, 7), device=device, mean=1e6)
+    x, weight, bias = make_case(shape, device=device, mean=1e6)
     _, statistics = op._forward_op(x, weight, bias, 3, 1e-5)
     groups = x.double().reshape(2, 3, -1)
     exact = (groups.var(2, correction=0) + 1e-5).rsqrt()
@@ -103,6 +119,29 @@ def test_reciprocal_deviation_where_the_mean_is_a_million_deviations(tile, devic
     single = x.reshape(2, 3, -1)
     around_rounded = ((single - single.mean(2, keepdim=True)) ** 2).mean(2)
     assert relative_error((around_rounded + 1e-5).rsqrt(), exact) > 1e-6, "control: the plain two-pass formula fails"
+
+
+def test_statistics_where_a_program_begins_at_an_outlier(tile, device, monkeypatch, tmp_path):
+    """All deviations would be from the outlier, and most of their digits be lost."""
+    tile(programs=1)
+    x, weight, bias = make_case((1, 16, 2, 64, 8), device=device)
+    # The last tile is the first that is read: two voxels of each of eight rows of threads.
+    x[:, ::4, -1, -2, 0] = 3e4
+    exact = x.double().reshape(1, 4, -1).var(2, correction=0) * (4 * 1024)
+
+    def error():
+        return relative_error(launch.moments(x, 4)[0, ..., 2], exact)
+
+    # 64 tiles may magnify rounding 64 times.
+    assert error() < 64 * 2**-24
+    from scaffold.kernels.group_norm import kernels
+
+    near_the_outlier = mutants.mutant(
+        kernels, "tl.sum(value - origin, _UNROLL_AXIS) * (1.0 / UNROLL)", "tl.sum(value * 0, _UNROLL_AXIS)",
+        monkeypatch, tmp_path,
+    )  # fmt: skip
+    monkeypatch.setattr(kernels, "statistics_kernel", near_the_outlier.statistics_kernel)
+    assert error() > 64 * 2**-24, "control: with the first element in the place of the first tile's mean"
 
 
 @pytest.mark.parametrize("mean", [0.0, 1e3])
