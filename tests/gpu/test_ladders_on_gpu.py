@@ -1,5 +1,7 @@
 """The ladders with real kernels, a real compiler and real exhaustion of memory."""
 
+import itertools
+
 import pytest
 import torch
 
@@ -94,8 +96,7 @@ def test_exhausted_memory_latches_nothing():
     try:
         # Earlier tests may have left blocks free that cannot be given back.
         with pytest.raises(torch.OutOfMemoryError):
-            while True:
-                taken.append(torch.empty_like(x))
+            taken.extend(torch.empty_like(x) for _ in itertools.count())
         with pytest.raises(torch.OutOfMemoryError):
             group_norm_relu(x, weight, bias, 8)
     finally:

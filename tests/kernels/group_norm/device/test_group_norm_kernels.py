@@ -124,7 +124,7 @@ def test_reciprocal_deviation_where_the_mean_is_a_million_deviations(shape, tile
 def test_statistics_where_a_program_begins_at_an_outlier(tile, device, monkeypatch, tmp_path):
     """All deviations would be from the outlier, and most of their digits be lost."""
     tile(programs=1)
-    x, weight, bias = make_case((1, 16, 2, 64, 8), device=device)
+    x, _, _ = make_case((1, 16, 2, 64, 8), device=device)
     # The last tile is the first that is read: two voxels of each of eight rows of threads.
     x[:, ::4, -1, -2, 0] = 3e4
     exact = x.double().reshape(1, 4, -1).var(2, correction=0) * (4 * 1024)
