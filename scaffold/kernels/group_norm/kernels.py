@@ -207,13 +207,6 @@ def _sample_moments(
     moments, sample, samples, group, exists, GROUPS: tl.constexpr, PARTS: tl.constexpr, CHUNK: tl.constexpr
 ):  # fmt: skip
     """Merge (PARTS, samples, GROUPS, 3) for some groups of one sample."""
-    if PARTS == 1:
-        found = moments + (sample * GROUPS + group) * 3
-        return (
-            tl.load(found, mask=exists, other=0.0),
-            tl.load(found + 1, mask=exists, other=0.0),
-            tl.load(found + 2, mask=exists, other=0.0),
-        )
     part = tl.arange(0, CHUNK)[:, None]
     count = tl.zeros((CHUNK, group.shape[0]), tl.float32)
     mean = tl.zeros((CHUNK, group.shape[0]), tl.float32)
@@ -235,9 +228,6 @@ def _sample_sums(
     sums, sample, samples, group, exists, GROUPS: tl.constexpr, PARTS: tl.constexpr, CHUNK: tl.constexpr
 ):  # fmt: skip
     """Add up (PARTS, samples, GROUPS, 2) for some groups of one sample."""
-    if PARTS == 1:
-        found = sums + (sample * GROUPS + group) * 2
-        return tl.load(found, mask=exists, other=0.0), tl.load(found + 1, mask=exists, other=0.0)
     part = tl.arange(0, CHUNK)[:, None]
     sum_1 = tl.zeros((CHUNK, group.shape[0]), tl.float32)
     sum_2 = tl.zeros((CHUNK, group.shape[0]), tl.float32)
@@ -249,52 +239,68 @@ def _sample_sums(
     return tl.sum(sum_1, 0), tl.sum(sum_2, 0)
 
 
+@triton.jit
+def _reciprocal_deviation(count, m2, eps):
+    return 1.0 / tl.sqrt_rn(m2 / tl.maximum(count, 1.0) + eps)
+
+
+@triton.jit
+def _gradient_coefficients(sum_1, sum_2, count, rstd):
+    """Of the gradient's part that is linear in x - mean: slope and constant."""
+    share = rstd / tl.maximum(count, 1.0)
+    return sum_2 * share * rstd, sum_1 * share
+
+
+@triton.jit
+def _store_statistics(statistics, count, mean, rstd, mask):
+    tl.store(statistics, count, mask=mask)
+    tl.store(statistics + 1, mean, mask=mask)
+    tl.store(statistics + 2, rstd, mask=mask)
+
+
 @triton.jit(do_not_specialize=["samples"])
-def merge_moments_kernel(
-    moments, merged, samples, GROUPS: tl.constexpr, PARTS: tl.constexpr, CHUNK: tl.constexpr
+def forward_coefficients_kernel(
+    moments, weight, bias, statistics, coefficients, samples, eps,
+    C: tl.constexpr, GROUPS: tl.constexpr, PADDED: tl.constexpr, PARTS: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
-    """Merge (PARTS, samples, GROUPS, 3) to (samples, GROUPS, 3); a program for each group of a sample."""
+    """Merge moments, keep the statistics, and write what ``normalise_kernel`` applies: (samples, 3, C).
+
+    A program for each group of a sample; in what it writes, mean, scale and shift of each channel.
+    """
     group, sample = tl.program_id(0) + tl.arange(0, 1), tl.program_id(2)
     count, mean, m2 = _sample_moments(moments, sample, samples, group, group < GROUPS, GROUPS, PARTS, CHUNK)
-    merged += (sample * GROUPS + group) * 3
-    tl.store(merged, count)
-    tl.store(merged + 1, mean)
-    tl.store(merged + 2, m2)
+    rstd = _reciprocal_deviation(count, m2, eps)
+    _store_statistics(statistics + (sample * GROUPS + group) * 3, count, mean, rstd, group < GROUPS)
+    within = tl.arange(0, PADDED)
+    channel, exists = group * (C // GROUPS) + within, within < C // GROUPS
+    coefficients += sample * (3 * C) + channel
+    tl.store(coefficients, tl.broadcast_to(mean, (PADDED,)), mask=exists)
+    tl.store(coefficients + C, rstd * _load(weight + channel, exists, True, ""), mask=exists)
+    tl.store(coefficients + 2 * C, _load(bias + channel, exists, True, ""), mask=exists)
 
 
 @triton.jit(do_not_specialize=["samples"])
-def merge_sums_kernel(
-    sums, merged, samples, GROUPS: tl.constexpr, PARTS: tl.constexpr, CHUNK: tl.constexpr
+def backward_coefficients_kernel(
+    group_sums, weight, bias, statistics, coefficients, samples,
+    C: tl.constexpr, GROUPS: tl.constexpr, PADDED: tl.constexpr, PARTS: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
-    """Add up (PARTS, samples, GROUPS, 2) to (samples, GROUPS, 2); a program for each group of a sample."""
-    group, sample = tl.program_id(0) + tl.arange(0, 1), tl.program_id(2)
-    sum_1, sum_2 = _sample_sums(sums, sample, samples, group, group < GROUPS, GROUPS, PARTS, CHUNK)
-    merged += (sample * GROUPS + group) * 2
-    tl.store(merged, sum_1)
-    tl.store(merged + 1, sum_2)
+    """Add up sums, and write what ``input_gradient_kernel`` applies: (samples, 5, C).
 
-
-@triton.jit
-def _owners(
-    block, C: tl.constexpr, GROUPS: tl.constexpr, BLOCK_GROUPS: tl.constexpr, PADDED: tl.constexpr,
-    PARTS: tl.constexpr,
-):  # fmt: skip
-    """Return the groups to read results of, and which exist: a block's or, of merged results, each channel's.
-
-    Reading them for each channel spares their spreading, for which threads would have to meet.
+    A program for each group of a sample; in what it writes, mean, scale, shift, slope and constant of each channel.
     """
-    if PARTS == 1:
-        channel, exists = _channels(block, C, GROUPS, BLOCK_GROUPS, PADDED)
-        group = channel // (C // GROUPS)
-    else:
-        group, exists = _groups(block, GROUPS, BLOCK_GROUPS)
-    return group, exists
-
-
-@triton.jit
-def _for_channels(values, PADDED: tl.constexpr, PARTS: tl.constexpr):
-    """Return for each channel what was found for ``_owners``, to be combined with a tile."""
-    return (values if PARTS == 1 else _spread(values, PADDED))[None, None, :]
+    group, sample = tl.program_id(0) + tl.arange(0, 1), tl.program_id(2)
+    sum_1, sum_2 = _sample_sums(group_sums, sample, samples, group, group < GROUPS, GROUPS, PARTS, CHUNK)
+    statistics += (sample * GROUPS + group) * 3
+    rstd = tl.load(statistics + 2)
+    slope, constant = _gradient_coefficients(sum_1, sum_2, tl.load(statistics), rstd)
+    within = tl.arange(0, PADDED)
+    channel, exists = group * (C // GROUPS) + within, within < C // GROUPS
+    coefficients += sample * (5 * C) + channel
+    tl.store(coefficients, tl.broadcast_to(tl.load(statistics + 1), (PADDED,)), mask=exists)
+    tl.store(coefficients + C, rstd * _load(weight + channel, exists, True, ""), mask=exists)
+    tl.store(coefficients + 2 * C, _load(bias + channel, exists, True, ""), mask=exists)
+    tl.store(coefficients + 3 * C, tl.broadcast_to(slope, (PADDED,)), mask=exists)
+    tl.store(coefficients + 4 * C, tl.broadcast_to(constant, (PADDED,)), mask=exists)
 
 
 @triton.jit
@@ -314,24 +320,34 @@ def _first_maximum(a, i, b, j):
 
 @triton.jit(do_not_specialize=["samples"])
 def normalise_kernel(
-    x, weight, bias, moments, statistics, y, pooled, argmax, samples, eps,
+    x, weight, bias, moments, statistics, coefficients, y, pooled, argmax, samples, eps,
     C: tl.constexpr, GROUPS: tl.constexpr, DEPTH: tl.constexpr, HEIGHT: tl.constexpr, WIDTH: tl.constexpr,
     UNROLL: tl.constexpr, ROWS: tl.constexpr, BLOCK_GROUPS: tl.constexpr, PADDED: tl.constexpr,
     PROGRAMS: tl.constexpr, TILES: tl.constexpr, TOTAL: tl.constexpr, POOL: tl.constexpr, MASKED: tl.constexpr,
-    PARTS: tl.constexpr, CHUNK: tl.constexpr,
+    MERGED: tl.constexpr, PARTS: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
-    """Merge a sample's moments, keep (count, mean, 1 / deviation) as statistics, and write y.
+    """Write y.
 
-    With POOL also the maxima of the windows, and which of a window's 8 voxels each is.
+    With POOL also the maxima of the windows, and which of a window's 8 voxels each is. Without MERGED, each
+    program merges the moments of its sample first, and one keeps (count, mean, 1 / deviation) as statistics.
     """
     program, block, sample = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     channel, channel_exists = _channels(block, C, GROUPS, BLOCK_GROUPS, PADDED)
-    owner, owner_exists = _owners(block, C, GROUPS, BLOCK_GROUPS, PADDED, PARTS)
-    count, mean, m2 = _sample_moments(moments, sample, samples, owner, owner_exists, GROUPS, PARTS, CHUNK)
-    rstd = 1.0 / tl.sqrt_rn(m2 / tl.maximum(count, 1.0) + eps)
-    center = _for_channels(mean, PADDED, PARTS)
-    scale = _for_channels(rstd, PADDED, PARTS) * _load(weight + channel, channel_exists, True, "")[None, None, :]
-    shift = _load(bias + channel, channel_exists, True, "")[None, None, :]
+    if MERGED:
+        row = coefficients + sample * (3 * C) + channel
+        mean = _load(row, channel_exists, MASKED, "")
+        scale = _load(row + C, channel_exists, MASKED, "")
+        shift = _load(row + 2 * C, channel_exists, MASKED, "")
+    else:
+        group, group_exists = _groups(block, GROUPS, BLOCK_GROUPS)
+        count, group_mean, m2 = _sample_moments(moments, sample, samples, group, group_exists, GROUPS, PARTS, CHUNK)
+        rstd = _reciprocal_deviation(count, m2, eps)
+        statistics += (sample * GROUPS + group) * 3
+        _store_statistics(statistics, count, group_mean, rstd, group_exists & (program == 0))
+        mean = _spread(group_mean, PADDED)
+        scale = _spread(rstd, PADDED) * _load(weight + channel, channel_exists, True, "")
+        shift = _load(bias + channel, channel_exists, True, "")
+    mean, scale, shift = mean[None, None, :], scale[None, None, :], shift[None, None, :]
 
     offset = sample.to(tl.int64) * (DEPTH * HEIGHT * WIDTH * C)
     x += offset
@@ -346,7 +362,7 @@ def normalise_kernel(
         offsets = (distance * C)[:, :, None] + channel[None, None, :]
         mask = exists[:, :, None] & channel_exists[None, None, :]
         base = first.to(tl.int64) * C
-        d = _load(x + base + offsets, mask, MASKED, "evict_first") - center
+        d = _load(x + base + offsets, mask, MASKED, "evict_first") - mean
         out = tl.fma(d, scale, shift)
         out = tl.where(out <= 0, 0.0, out).to(y.dtype.element_ty)
         _store(y + base + offsets, out, mask, MASKED)
@@ -358,11 +374,6 @@ def normalise_kernel(
             mask = exists[:, None] & channel_exists[None, :]
             _store(pooled + offsets, largest, mask, MASKED)
             _store(argmax + offsets, place, mask, MASKED)
-    statistics += (sample * GROUPS + owner) * 3
-    writes = owner_exists & (program == 0)
-    tl.store(statistics, count, mask=writes)
-    tl.store(statistics + 1, mean, mask=writes)
-    tl.store(statistics + 2, rstd, mask=writes)
 
 
 @triton.jit
@@ -466,17 +477,18 @@ def _sum_parameters(channel_sums, dweight, dbias, first, C: tl.constexpr, PARTS:
 
 @triton.jit(do_not_specialize=["samples"])
 def input_gradient_kernel(
-    x, weight, bias, statistics, dy, dpooled, argmax, group_sums, channel_sums, dx, dweight, dbias, samples,
-    dy_stride, dy_sample_stride,
+    x, weight, bias, statistics, coefficients, dy, dpooled, argmax, group_sums, channel_sums, dx, dweight, dbias,
+    samples, dy_stride, dy_sample_stride,
     C: tl.constexpr, GROUPS: tl.constexpr, DEPTH: tl.constexpr, HEIGHT: tl.constexpr, WIDTH: tl.constexpr,
     UNROLL: tl.constexpr, ROWS: tl.constexpr, BLOCK_GROUPS: tl.constexpr, PADDED: tl.constexpr,
     PROGRAMS: tl.constexpr, TILES: tl.constexpr, TOTAL: tl.constexpr, POOL: tl.constexpr, MASKED: tl.constexpr,
-    HAS_DY: tl.constexpr, PARTS: tl.constexpr, CHUNK: tl.constexpr, CHANNEL_PARTS: tl.constexpr,
-    COLUMNS: tl.constexpr,
+    HAS_DY: tl.constexpr, MERGED: tl.constexpr, PARTS: tl.constexpr, CHUNK: tl.constexpr,
+    CHANNEL_PARTS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """Write the gradient of x from the sums (PARTS, samples, GROUPS, 2) over all voxels of a sample.
+    """Write the gradient of x.
 
-    The first programs reduce (CHANNEL_PARTS, 2, C) to the parameters' gradients instead.
+    Without MERGED, each program adds up the sums of its sample first. The first programs reduce
+    (CHANNEL_PARTS, 2, C) to the parameters' gradients instead.
     """
     reducing: tl.constexpr = (C + COLUMNS - 1) // COLUMNS
     program, block, sample = tl.program_id(0) - reducing, tl.program_id(1), tl.program_id(2)
@@ -487,16 +499,27 @@ def input_gradient_kernel(
             )  # fmt: skip
     else:
         channel, channel_exists = _channels(block, C, GROUPS, BLOCK_GROUPS, PADDED)
-        owner, owner_exists = _owners(block, C, GROUPS, BLOCK_GROUPS, PADDED, PARTS)
-        sum_1, sum_2 = _sample_sums(group_sums, sample, samples, owner, owner_exists, GROUPS, PARTS, CHUNK)
-        found = statistics + (sample * GROUPS + owner) * 3
-        rstd = _load(found + 2, owner_exists, True, "")
-        share = rstd / tl.maximum(_load(found, owner_exists, True, ""), 1.0)
-        mean = _for_channels(_load(found + 1, owner_exists, True, ""), PADDED, PARTS)
-        constant = _for_channels(sum_1 * share, PADDED, PARTS)
-        slope = _for_channels(sum_2 * share * rstd, PADDED, PARTS)
-        scale = _for_channels(rstd, PADDED, PARTS) * _load(weight + channel, channel_exists, True, "")[None, None, :]
-        shift = _load(bias + channel, channel_exists, True, "")[None, None, :]
+        if MERGED:
+            row = coefficients + sample * (5 * C) + channel
+            mean = _load(row, channel_exists, MASKED, "")
+            scale = _load(row + C, channel_exists, MASKED, "")
+            shift = _load(row + 2 * C, channel_exists, MASKED, "")
+            slope = _load(row + 3 * C, channel_exists, MASKED, "")
+            constant = _load(row + 4 * C, channel_exists, MASKED, "")
+        else:
+            group, group_exists = _groups(block, GROUPS, BLOCK_GROUPS)
+            sum_1, sum_2 = _sample_sums(group_sums, sample, samples, group, group_exists, GROUPS, PARTS, CHUNK)
+            found = statistics + (sample * GROUPS + group) * 3
+            rstd = _load(found + 2, group_exists, True, "")
+            group_slope, group_constant = _gradient_coefficients(
+                sum_1, sum_2, _load(found, group_exists, True, ""), rstd
+            )  # fmt: skip
+            mean = _spread(_load(found + 1, group_exists, True, ""), PADDED)
+            scale = _spread(rstd, PADDED) * _load(weight + channel, channel_exists, True, "")
+            shift = _load(bias + channel, channel_exists, True, "")
+            slope, constant = _spread(group_slope, PADDED), _spread(group_constant, PADDED)
+        mean, scale, shift = mean[None, None, :], scale[None, None, :], shift[None, None, :]
+        slope, constant = slope[None, None, :], constant[None, None, :]
 
         offset = sample.to(tl.int64) * (DEPTH * HEIGHT * WIDTH * C)
         x += offset

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from scaffold.kernels import hardware
 from scaffold.kernels.group_norm.plan import (
+    MERGED,
     Device,
     Merge,
     Pass,
@@ -67,10 +68,10 @@ class Incoming(NamedTuple):
 def moments(x: Tensor, groups: int, *, planes: bool = False, op: str = OP) -> Tensor:
     """Return counts, means and sums of squared deviations: (parts, N or N * D planes, groups, 3), float32."""
     with launch_region(op):
-        problem, launch = _plan("statistics", x, groups, planes=planes)
+        _, launch = _plan("statistics", x, groups, planes=planes)
         samples = x.shape[0] * (x.shape[2] if planes else 1)
         out = x.new_empty((launch.programs, samples, groups, 3), dtype=torch.float32)
-        run("statistics", problem, launch, samples, (x, out, samples))
+        run("statistics", launch, samples, (x, out, samples))
         return out
 
 
@@ -81,7 +82,6 @@ def normalise(
     """Merge moments (parts, N, groups, 3) and apply them."""
     with launch_region(op):
         problem, launch = _plan("normalise", x, groups, pool=pool)
-        moments = _merged("merge_moments", moments, problem)
         N, C, *extents = x.shape
         pooled_shape = (N, C, *(extent // 2 for extent in extents)) if pool else (0, C, 1, 1, 1)
         last = torch.channels_last_3d
@@ -91,10 +91,15 @@ def normalise(
             pooled=torch.empty(pooled_shape, dtype=x.dtype, device=x.device, memory_format=last),
             argmax=torch.empty(pooled_shape, dtype=torch.uint8, device=x.device, memory_format=last),
         )
+        coefficients, constants = None, merging(moments.shape[0], launch)
+        if merges_first(problem):
+            coefficients, constants = x.new_empty((N, 3, C), dtype=torch.float32), MERGED
+            arguments: tuple[Any, ...] = (moments, weight, bias, result.statistics, coefficients, N, eps)
+            run("forward_coefficients", merger(moments.shape[0], C, groups), N, arguments)
         arguments = (
-            x, weight, bias, moments, result.statistics, result.y, result.pooled, result.argmax, N, eps
+            x, weight, bias, moments, result.statistics, coefficients, result.y, result.pooled, result.argmax, N, eps
         )  # fmt: skip
-        run("normalise", problem, launch, N, arguments, merging(moments.shape[0], launch))
+        run("normalise", launch, N, arguments, constants)
         return result
 
 
@@ -104,7 +109,7 @@ def gradient_sums(
 ) -> GradientSums:  # fmt: skip
     """Run the first backward pass over samples or planes."""
     with launch_region(op):
-        problem, launch = _plan("gradient_sums", x, groups, planes=planes, pool=incoming.dpooled is not None)
+        _, launch = _plan("gradient_sums", x, groups, planes=planes, pool=incoming.dpooled is not None)
         depth = x.shape[2] if planes else 1
         samples = x.shape[0] * depth
         sums = GradientSums(
@@ -115,7 +120,7 @@ def gradient_sums(
         arguments = (
             x, weight, bias, statistics, dy, incoming.dpooled, incoming.argmax, *sums, samples, *dy_strides
         )  # fmt: skip
-        run("gradient_sums", problem, launch, samples, arguments, {"HAS_DY": dy is not None, "PLANES": depth})
+        run("gradient_sums", launch, samples, arguments, {"HAS_DY": dy is not None, "PLANES": depth})
         return sums
 
 
@@ -126,18 +131,21 @@ def input_gradient(
     """Return the gradients of x, weight and bias; ``sums.of_groups`` is (parts, N, groups, 2)."""
     with launch_region(op):
         problem, launch = _plan("input_gradient", x, groups, pool=incoming.dpooled is not None)
-        sums = sums._replace(of_groups=_merged("merge_sums", sums.of_groups, problem))
         N, C = x.shape[:2]
         dx = torch.empty_like(x, memory_format=torch.channels_last_3d)
         dweight, dbias = torch.empty_like(weight), torch.empty_like(bias)
         dy, dy_strides = _strided(incoming.dy)
+        coefficients, constants = None, merging(sums.of_groups.shape[0], launch)
+        if merges_first(problem):
+            coefficients, constants = x.new_empty((N, 5, C), dtype=torch.float32), MERGED
+            arguments: tuple[Any, ...] = (sums.of_groups, weight, bias, statistics, coefficients, N)
+            run("backward_coefficients", merger(sums.of_groups.shape[0], C, groups), N, arguments)
         arguments = (
-            x, weight, bias, statistics, dy, incoming.dpooled, incoming.argmax, *sums, dx, dweight, dbias, N,
-            *dy_strides,
+            x, weight, bias, statistics, coefficients, dy, incoming.dpooled, incoming.argmax, *sums, dx, dweight, dbias,
+            N, *dy_strides,
         )  # fmt: skip
         rows, extra = summing(sums.of_channels.shape[0] * sums.of_channels.shape[1], C)
-        constants = {"HAS_DY": dy is not None, **merging(sums.of_groups.shape[0], launch), **rows}
-        run("input_gradient", problem, launch, N, arguments, constants, extra)
+        run("input_gradient", launch, N, arguments, {"HAS_DY": dy is not None, **constants, **rows}, extra)
         return dx, dweight, dbias
 
 
@@ -156,7 +164,7 @@ def readable(dy: Tensor) -> Tensor:
 
 
 def run(
-    kernel: Pass | Merge, problem: Problem, launch: Plan, samples: int, arguments: tuple[Any, ...],
+    kernel: Pass | Merge, launch: Plan, samples: int, arguments: tuple[Any, ...],
     constants: dict[str, Any] | None = None, extra_programs: int = 0,
 ) -> None:  # fmt: skip
     """Launch one kernel; ``x``, the first argument, says where."""
@@ -169,16 +177,6 @@ def run(
         getattr(kernels, f"{kernel}_kernel")[grid](
             *arguments, **dict(launch.constants), **(constants or {}), num_warps=launch.warps
         )
-
-
-def _merged(kernel: Merge, parts: Tensor, problem: Problem) -> Tensor:
-    """Merge (parts, samples, groups, ...) to (1, samples, groups, ...) where that is done first."""
-    if parts.shape[0] == 1 or not merges_first(problem):
-        return parts
-    out = parts.new_empty((1, *parts.shape[1:]))
-    samples, groups = parts.shape[1:3]
-    run(kernel, problem, merger(parts.shape[0], groups), samples, (parts, out, samples))
-    return out
 
 
 def _plan(kernel: Pass, x: Tensor, groups: int, *, planes: bool = False, pool: bool = False) -> tuple[Problem, Plan]:

@@ -31,8 +31,8 @@ def compile_pass(
     types = {"argmax": "*u8", "samples": "i32", "eps": "fp32", "dy_stride": "i32", "dy_sample_stride": "i64"}
     problem = problem._replace(pooled=problem.pooled and kernel != "statistics")
     launch = plan.plan(kernel, problem, H200) if choice is None else plan.layout(problem, H200, choice)
-    parts = 1 if plan.merges_first(problem) else launch.programs
-    constants = dict(launch.constants) | {"HAS_DY": True, "PLANES": 1} | plan.merging(parts, launch)
+    constants = dict(launch.constants) | {"HAS_DY": True, "PLANES": 1}
+    constants |= plan.MERGED if plan.merges_first(problem) else plan.merging(launch.programs, launch)
     constants |= plan.summing(launch.programs, problem.channels)[0]
     constants |= {} if problem.pooled else dict.fromkeys(("pooled", "argmax", "dpooled"))
     constants = {key: value for key, value in constants.items() if key in function.arg_names}

@@ -10,7 +10,7 @@ import functools
 from typing import Any, Literal, NamedTuple
 
 Pass = Literal["statistics", "normalise", "gradient_sums", "input_gradient"]
-Merge = Literal["merge_moments", "merge_sums"]
+Merge = Literal["forward_coefficients", "backward_coefficients"]
 
 MOST_GROUP_CHANNELS = 8192
 """Channels of a group up to which a tile of one voxel fits into the registers of a program."""
@@ -101,12 +101,12 @@ _LARGE = 2**23
 
 _TUNED: dict[tuple[Pass, bool], _Tuned] = {
     ("statistics", False): _Tuned(Choice(64, 16, 4, 4), Choice(64, 8, 4, 4), Choice(64, 4, 2, 8)),
-    ("normalise", False): _Tuned(Choice(64, 8, 4, _MOST_PROGRAMS), Choice(64, 8, 8, 4), Choice(64, 8, 8, 4)),
+    ("normalise", False): _Tuned(Choice(128, 8, 4, _MOST_PROGRAMS), Choice(64, 8, 8, 4), Choice(64, 8, 8, 4)),
     ("gradient_sums", False): _Tuned(Choice(64, 4, 8, 2), Choice(64, 4, 8, 2), Choice(64, 4, 2, 8)),
-    ("input_gradient", False): _Tuned(Choice(64, 4, 4, _MOST_PROGRAMS), Choice(64, 2, 8, 4), Choice(64, 4, 4, 8)),
-    ("normalise", True): _Tuned(Choice(64, 8, 4, _MOST_PROGRAMS), Choice(64, 8, 8, 4), Choice(64, 8, 4, 8)),
+    ("input_gradient", False): _Tuned(Choice(128, 2, 4, _MOST_PROGRAMS), Choice(64, 2, 8, 4), Choice(64, 4, 4, 8)),
+    ("normalise", True): _Tuned(Choice(128, 8, 2, _MOST_PROGRAMS), Choice(64, 8, 8, 4), Choice(64, 8, 4, 8)),
     ("gradient_sums", True): _Tuned(Choice(64, 8, 4, 3), Choice(64, 8, 4, 3), Choice(64, 8, 2, 8)),
-    ("input_gradient", True): _Tuned(Choice(64, 8, 4, _MOST_PROGRAMS), Choice(64, 8, 4, 3), Choice(64, 8, 4, 8)),
+    ("input_gradient", True): _Tuned(Choice(128, 8, 2, _MOST_PROGRAMS), Choice(64, 8, 4, 3), Choice(64, 8, 4, 8)),
 }
 """(pass, pooled): choices that hold on any device, since programs are counted for each multiprocessor."""
 
@@ -191,16 +191,24 @@ def layout(problem: Problem, device: Device, choice: Choice) -> Plan:
     return Plan(tuple(constants.items()), choice.warps, programs, blocks)
 
 
-def merging(parts: int, launch: Plan) -> dict[str, int]:
-    """Return the compile-time arguments of a kernel that merges ``parts`` partial results of its groups."""
+def merging(parts: int, launch: Plan) -> dict[str, Any]:
+    """Return the compile-time arguments of a pass whose programs merge ``parts`` partial results of their groups."""
     block_groups: int = dict(launch.constants)["BLOCK_GROUPS"]
-    return {"PARTS": parts, "CHUNK": min(ceil_power_of_2(parts), max(1, _MERGED_AT_ONCE // block_groups))}
+    chunk = min(ceil_power_of_2(parts), max(1, _MERGED_AT_ONCE // block_groups))
+    return {"MERGED": False, "PARTS": parts, "CHUNK": chunk}
 
 
-def merger(parts: int, groups: int) -> Plan:
+MERGED: dict[str, Any] = {"MERGED": True, "PARTS": 0, "CHUNK": 0}
+"""Compile-time arguments of a pass after a launch that has merged them."""
+
+
+def merger(parts: int, channels: int, groups: int) -> Plan:
     """Return the launch that merges ``parts`` partial results, a program for each group of a sample."""
-    chunk = min(ceil_power_of_2(parts), _MERGED_BY_ONE)
-    return Plan((("GROUPS", groups), ("PARTS", parts), ("CHUNK", chunk)), warps=4, programs=groups, blocks=1)
+    constants = {
+        "C": channels, "GROUPS": groups, "PADDED": ceil_power_of_2(channels // groups), "PARTS": parts,
+        "CHUNK": min(ceil_power_of_2(parts), _MERGED_BY_ONE),
+    }  # fmt: skip
+    return Plan(tuple(constants.items()), warps=4, programs=groups, blocks=1)
 
 
 def summing(parts: int, channels: int) -> tuple[dict[str, int], int]:
