@@ -99,11 +99,11 @@ def _spread(values, PADDED: tl.constexpr):
 
 
 @triton.jit
-def _load(pointers, mask, MASKED: tl.constexpr, HINT: tl.constexpr):
+def _load(pointers, mask, MASKED: tl.constexpr):
     """Load as float32, zeros where masked."""
     if MASKED:
-        return tl.load(pointers, mask=mask, other=0.0, eviction_policy=HINT).to(tl.float32)
-    return tl.load(pointers, eviction_policy=HINT).to(tl.float32)
+        return tl.load(pointers, mask=mask, other=0.0).to(tl.float32)
+    return tl.load(pointers).to(tl.float32)
 
 
 @triton.jit
@@ -159,7 +159,7 @@ def statistics_kernel(
     channel, channel_exists = _channels(block, C, GROUPS, BLOCK_GROUPS, PADDED)
     x += sample.to(tl.int64) * (DEPTH * HEIGHT * WIDTH * C)
     start, distance, _exists = _tile(TOTAL - 1 - program, DEPTH, HEIGHT, WIDTH, UNROLL, ROWS, POOL)
-    pivot = _load(x + start.to(tl.int64) * C + group * (C // GROUPS), group_exists, True, "")
+    pivot = _load(x + start.to(tl.int64) * C + group * (C // GROUPS), group_exists, True)
     origin = _spread(pivot, PADDED)[None, None, :]
 
     if MASKED:
@@ -172,13 +172,13 @@ def statistics_kernel(
             pointers = x + first.to(tl.int64) * C + ((distance * C)[:, :, None] + channel[None, None, :])
             mask = exists[:, :, None] & channel_exists[None, None, :]
             n = tl.sum(mask.to(tl.float32), _UNROLL_AXIS)
-            d = tl.where(mask, _load(pointers, mask, True, "") - origin, 0.0)
+            d = tl.where(mask, _load(pointers, mask, True) - origin, 0.0)
             m = tl.sum(d, _UNROLL_AXIS) / tl.maximum(n, 1.0)
             e = tl.where(mask, d - tl.expand_dims(m, _UNROLL_AXIS), 0.0)
             count, mean, m2 = _join(count, mean, m2, n, m, tl.sum(e * e, _UNROLL_AXIS))
     else:
         offsets = (distance * C)[:, :, None] + channel[None, None, :]
-        value = _load(x + start.to(tl.int64) * C + offsets, None, False, "")
+        value = _load(x + start.to(tl.int64) * C + offsets, None, False)
         near = tl.sum(value - origin, _UNROLL_AXIS) * (1.0 / UNROLL)
         shift = tl.expand_dims(near, _UNROLL_AXIS) + origin
         d = value - shift
@@ -186,7 +186,7 @@ def statistics_kernel(
         sum_dd = tl.sum(d * d, _UNROLL_AXIS)
         for step in range(1, TILES):
             first = (TOTAL - 1 - (program + step * PROGRAMS)) * (UNROLL * ROWS)
-            d = _load(x + first.to(tl.int64) * C + offsets, None, False, "") - shift
+            d = _load(x + first.to(tl.int64) * C + offsets, None, False) - shift
             sum_d += tl.sum(d, _UNROLL_AXIS)
             sum_dd += tl.sum(d * d, _UNROLL_AXIS)
         count = tl.full((ROWS, BLOCK_GROUPS * PADDED), TILES * UNROLL, tl.float32)
@@ -275,8 +275,8 @@ def forward_coefficients_kernel(
     channel, exists = group * (C // GROUPS) + within, within < C // GROUPS
     coefficients += sample * (3 * C) + channel
     tl.store(coefficients, tl.broadcast_to(mean, (PADDED,)), mask=exists)
-    tl.store(coefficients + C, rstd * _load(weight + channel, exists, True, ""), mask=exists)
-    tl.store(coefficients + 2 * C, _load(bias + channel, exists, True, ""), mask=exists)
+    tl.store(coefficients + C, rstd * _load(weight + channel, exists, True), mask=exists)
+    tl.store(coefficients + 2 * C, _load(bias + channel, exists, True), mask=exists)
 
 
 @triton.jit(do_not_specialize=["samples"])
@@ -297,8 +297,8 @@ def backward_coefficients_kernel(
     channel, exists = group * (C // GROUPS) + within, within < C // GROUPS
     coefficients += sample * (5 * C) + channel
     tl.store(coefficients, tl.broadcast_to(tl.load(statistics + 1), (PADDED,)), mask=exists)
-    tl.store(coefficients + C, rstd * _load(weight + channel, exists, True, ""), mask=exists)
-    tl.store(coefficients + 2 * C, _load(bias + channel, exists, True, ""), mask=exists)
+    tl.store(coefficients + C, rstd * _load(weight + channel, exists, True), mask=exists)
+    tl.store(coefficients + 2 * C, _load(bias + channel, exists, True), mask=exists)
     tl.store(coefficients + 3 * C, tl.broadcast_to(slope, (PADDED,)), mask=exists)
     tl.store(coefficients + 4 * C, tl.broadcast_to(constant, (PADDED,)), mask=exists)
 
@@ -335,9 +335,9 @@ def normalise_kernel(
     channel, channel_exists = _channels(block, C, GROUPS, BLOCK_GROUPS, PADDED)
     if MERGED:
         row = coefficients + sample * (3 * C) + channel
-        mean = _load(row, channel_exists, MASKED, "")
-        scale = _load(row + C, channel_exists, MASKED, "")
-        shift = _load(row + 2 * C, channel_exists, MASKED, "")
+        mean = _load(row, channel_exists, MASKED)
+        scale = _load(row + C, channel_exists, MASKED)
+        shift = _load(row + 2 * C, channel_exists, MASKED)
     else:
         group, group_exists = _groups(block, GROUPS, BLOCK_GROUPS)
         count, group_mean, m2 = _sample_moments(moments, sample, samples, group, group_exists, GROUPS, PARTS, CHUNK)
@@ -345,8 +345,8 @@ def normalise_kernel(
         statistics += (sample * GROUPS + group) * 3
         _store_statistics(statistics, count, group_mean, rstd, group_exists & (program == 0))
         mean = _spread(group_mean, PADDED)
-        scale = _spread(rstd, PADDED) * _load(weight + channel, channel_exists, True, "")
-        shift = _load(bias + channel, channel_exists, True, "")
+        scale = _spread(rstd, PADDED) * _load(weight + channel, channel_exists, True)
+        shift = _load(bias + channel, channel_exists, True)
     mean, scale, shift = mean[None, None, :], scale[None, None, :], shift[None, None, :]
 
     offset = sample.to(tl.int64) * (DEPTH * HEIGHT * WIDTH * C)
@@ -362,7 +362,7 @@ def normalise_kernel(
         offsets = (distance * C)[:, :, None] + channel[None, None, :]
         mask = exists[:, :, None] & channel_exists[None, None, :]
         base = first.to(tl.int64) * C
-        d = _load(x + base + offsets, mask, MASKED, "evict_first") - mean
+        d = _load(x + base + offsets, mask, MASKED) - mean
         out = tl.fma(d, scale, shift)
         out = tl.where(out <= 0, 0.0, out).to(y.dtype.element_ty)
         _store(y + base + offsets, out, mask, MASKED)
@@ -380,19 +380,19 @@ def normalise_kernel(
 def _gated_gradient(
     d, scale, shift, dy, dpooled, argmax, first, distance, mask, tile, channel, channel_exists, dy_stride,
     C: tl.constexpr, DEPTH: tl.constexpr, HEIGHT: tl.constexpr, WIDTH: tl.constexpr, UNROLL: tl.constexpr,
-    ROWS: tl.constexpr, POOL: tl.constexpr, MASKED: tl.constexpr, HAS_DY: tl.constexpr, HINT: tl.constexpr,
+    ROWS: tl.constexpr, POOL: tl.constexpr, MASKED: tl.constexpr, HAS_DY: tl.constexpr,
 ):  # fmt: skip
     """The gradient of a tile's pre-activations: that of y and of the maxima, where the ReLU lets it through."""
     if HAS_DY:
         offsets = (distance * dy_stride)[:, :, None] + channel[None, None, :]
-        g = _load(dy + first.to(tl.int64) * dy_stride + offsets, mask, MASKED, HINT)
+        g = _load(dy + first.to(tl.int64) * dy_stride + offsets, mask, MASKED)
     else:
         g = tl.zeros_like(d)
     if POOL:
         first, distance, exists = _pooled_tile(tile, DEPTH, HEIGHT, WIDTH, ROWS)
         offsets = first.to(tl.int64) * C + ((distance * C)[:, None] + channel[None, :])
         pooled_mask = exists[:, None] & channel_exists[None, :]
-        largest = _load(dpooled + offsets, pooled_mask, MASKED, HINT)
+        largest = _load(dpooled + offsets, pooled_mask, MASKED)
         place = tl.load(argmax + offsets, mask=pooled_mask, other=0) if MASKED else tl.load(argmax + offsets)
         here = tl.expand_dims(place.to(tl.int32), _UNROLL_AXIS) == _places(UNROLL)
         g += tl.where(here, tl.expand_dims(largest, _UNROLL_AXIS), 0.0)
@@ -418,11 +418,11 @@ def gradient_sums_kernel(
     group, group_exists = _groups(block, GROUPS, BLOCK_GROUPS)
     channel, channel_exists = _channels(block, C, GROUPS, BLOCK_GROUPS, PADDED)
     statistics += (sample // PLANES * GROUPS + group) * 3
-    rstd = _spread(_load(statistics + 2, group_exists, True, ""), PADDED)
-    mean = _spread(_load(statistics + 1, group_exists, True, ""), PADDED)[None, None, :]
-    w = _load(weight + channel, channel_exists, True, "")
+    rstd = _spread(_load(statistics + 2, group_exists, True), PADDED)
+    mean = _spread(_load(statistics + 1, group_exists, True), PADDED)[None, None, :]
+    w = _load(weight + channel, channel_exists, True)
     scale = (rstd * w)[None, None, :]
-    shift = _load(bias + channel, channel_exists, True, "")[None, None, :]
+    shift = _load(bias + channel, channel_exists, True)[None, None, :]
 
     x += sample.to(tl.int64) * (DEPTH * HEIGHT * WIDTH * C)
     if HAS_DY:
@@ -439,10 +439,10 @@ def gradient_sums_kernel(
         first, distance, exists = _tile(tile, DEPTH, HEIGHT, WIDTH, UNROLL, ROWS, POOL)
         mask = exists[:, :, None] & channel_exists[None, None, :]
         offsets = (distance * C)[:, :, None] + channel[None, None, :]
-        d = _load(x + first.to(tl.int64) * C + offsets, mask, MASKED, "") - mean
+        d = _load(x + first.to(tl.int64) * C + offsets, mask, MASKED) - mean
         g = _gated_gradient(
             d, scale, shift, dy, dpooled, argmax, first, distance, mask, tile, channel, channel_exists, dy_stride,
-            C, DEPTH, HEIGHT, WIDTH, UNROLL, ROWS, POOL, MASKED, HAS_DY, "",
+            C, DEPTH, HEIGHT, WIDTH, UNROLL, ROWS, POOL, MASKED, HAS_DY,
         )  # fmt: skip
         sum_g += tl.sum(g, _UNROLL_AXIS)
         sum_gd += tl.sum(g * d, _UNROLL_AXIS)
@@ -501,22 +501,22 @@ def input_gradient_kernel(
         channel, channel_exists = _channels(block, C, GROUPS, BLOCK_GROUPS, PADDED)
         if MERGED:
             row = coefficients + sample * (5 * C) + channel
-            mean = _load(row, channel_exists, MASKED, "")
-            scale = _load(row + C, channel_exists, MASKED, "")
-            shift = _load(row + 2 * C, channel_exists, MASKED, "")
-            slope = _load(row + 3 * C, channel_exists, MASKED, "")
-            constant = _load(row + 4 * C, channel_exists, MASKED, "")
+            mean = _load(row, channel_exists, MASKED)
+            scale = _load(row + C, channel_exists, MASKED)
+            shift = _load(row + 2 * C, channel_exists, MASKED)
+            slope = _load(row + 3 * C, channel_exists, MASKED)
+            constant = _load(row + 4 * C, channel_exists, MASKED)
         else:
             group, group_exists = _groups(block, GROUPS, BLOCK_GROUPS)
             sum_1, sum_2 = _sample_sums(group_sums, sample, samples, group, group_exists, GROUPS, PARTS, CHUNK)
             found = statistics + (sample * GROUPS + group) * 3
-            rstd = _load(found + 2, group_exists, True, "")
+            rstd = _load(found + 2, group_exists, True)
             group_slope, group_constant = _gradient_coefficients(
-                sum_1, sum_2, _load(found, group_exists, True, ""), rstd
+                sum_1, sum_2, _load(found, group_exists, True), rstd
             )  # fmt: skip
-            mean = _spread(_load(found + 1, group_exists, True, ""), PADDED)
-            scale = _spread(rstd, PADDED) * _load(weight + channel, channel_exists, True, "")
-            shift = _load(bias + channel, channel_exists, True, "")
+            mean = _spread(_load(found + 1, group_exists, True), PADDED)
+            scale = _spread(rstd, PADDED) * _load(weight + channel, channel_exists, True)
+            shift = _load(bias + channel, channel_exists, True)
             slope, constant = _spread(group_slope, PADDED), _spread(group_constant, PADDED)
         mean, scale, shift = mean[None, None, :], scale[None, None, :], shift[None, None, :]
         slope, constant = slope[None, None, :], constant[None, None, :]
@@ -536,9 +536,9 @@ def input_gradient_kernel(
             mask = exists[:, :, None] & channel_exists[None, None, :]
             offsets = (distance * C)[:, :, None] + channel[None, None, :]
             base = first.to(tl.int64) * C
-            d = _load(x + base + offsets, mask, MASKED, "evict_first") - mean
+            d = _load(x + base + offsets, mask, MASKED) - mean
             g = _gated_gradient(
                 d, scale, shift, dy, dpooled, argmax, first, distance, mask, tile, channel, channel_exists, dy_stride,
-                C, DEPTH, HEIGHT, WIDTH, UNROLL, ROWS, POOL, MASKED, HAS_DY, "evict_first",
+                C, DEPTH, HEIGHT, WIDTH, UNROLL, ROWS, POOL, MASKED, HAS_DY,
             )  # fmt: skip
             _store(dx + base + offsets, scale * g - (slope * d + constant), mask, MASKED)

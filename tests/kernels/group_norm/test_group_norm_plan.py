@@ -65,8 +65,8 @@ def test_planes_are_divided_alike_however_many_there_are():
 
 def test_exceptions_are_for_the_device_that_they_were_measured_on():
     """Another GPU with as many multiprocessors would run what is fast on an H200."""
-    largest = Problem(64, 8, 256, 256, 256, 1, 2, False)
-    assert plan.choose("statistics", largest, H200) == plan._EXCEPTIONS["statistics", False, 64, 256**3]
+    largest = Problem(128, 8, 128, 128, 128, 1, 2, False)
+    assert plan.choose("statistics", largest, H200) == plan._EXCEPTIONS["statistics", False, 128, 128**3]
     assert plan.choose("statistics", largest, Device(132, 32)) == plan._TUNED["statistics", False].largest
-    smaller = largest._replace(depth=128, height=128, width=128)
+    smaller = largest._replace(depth=64, height=64, width=64)
     assert plan.choose("statistics", smaller, H200) == plan.choose("statistics", smaller, Device(132, 32))
