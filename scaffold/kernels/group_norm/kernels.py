@@ -191,8 +191,10 @@ def statistics_kernel(
             sum_dd += tl.sum(d * d, _UNROLL_AXIS)
         count = tl.full((ROWS, BLOCK_GROUPS * PADDED), TILES * UNROLL, tl.float32)
         share = sum_d * (1.0 / (TILES * UNROLL))
-        mean = near + share
-        m2 = tl.maximum(sum_dd - sum_d * share, 0.0)
+        # Not ``near``: the sum with the origin was rounded.
+        mean = tl.sum(shift - origin, _UNROLL_AXIS) + share
+        m2 = sum_dd - sum_d * share
+        m2 = tl.where(m2 < 0.0, 0.0, m2)
     count, mean, m2 = _merge(count, mean, m2, 0)
     shape: tl.constexpr = (BLOCK_GROUPS, PADDED)
     count, mean, m2 = _merge(tl.reshape(count, shape), tl.reshape(mean, shape), tl.reshape(m2, shape), 1)
@@ -461,7 +463,7 @@ def gradient_sums_kernel(
 @triton.jit
 def _sum_parameters(channel_sums, dweight, dbias, first, C: tl.constexpr, PARTS: tl.constexpr, COLUMNS: tl.constexpr):
     """Sum (PARTS, 2, C) over the parts, for COLUMNS channels."""
-    chunk: tl.constexpr = 128
+    chunk: tl.constexpr = 64
     column = first + tl.arange(0, COLUMNS)
     part = tl.arange(0, chunk)[:, None]
     sum_w = tl.zeros((chunk, COLUMNS), tl.float32)

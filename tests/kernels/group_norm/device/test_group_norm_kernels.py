@@ -106,19 +106,20 @@ def test_pooling_takes_the_first_of_equals_and_the_last_nan(tile, device):
 
 
 @pytest.mark.parametrize(
-    "shape", [pytest.param((2, 15, 3, 5, 7), id="masked tiles"), pytest.param((2, 15, 4, 4, 16), id="whole tiles")]
+    ("shape", "groups"),
+    [pytest.param((2, 15, 3, 5, 7), 3, id="masked tiles"), pytest.param((2, 16, 4, 4, 12), 4, id="whole tiles")],
 )
-def test_reciprocal_deviation_where_the_mean_is_a_million_deviations(shape, tile, device):
+def test_reciprocal_deviation_where_the_mean_is_a_million_deviations(shape, groups, tile, device):
     """Rounding of the mean would be taken for deviation; the output cannot show it, since there the mean is rounded."""
     # One program, since the means of several are rounded when they are stored; and a number of elements
     # that is no power of two, so that dividing by it rounds.
     tile(programs=1)
     x, weight, bias = make_case(shape, device=device, mean=1e6)
-    _, statistics = op._forward_op(x, weight, bias, 3, 1e-5)
-    groups = x.double().reshape(2, 3, -1)
-    exact = (groups.var(2, correction=0) + 1e-5).rsqrt()
+    _, statistics = op._forward_op(x, weight, bias, groups, 1e-5)
+    double = x.double().reshape(2, groups, -1)
+    exact = (double.var(2, correction=0) + 1e-5).rsqrt()
     assert relative_error(statistics[..., 2], exact) < 1e-6
-    single = x.reshape(2, 3, -1)
+    single = x.reshape(2, groups, -1)
     around_rounded = ((single - single.mean(2, keepdim=True)) ** 2).mean(2)
     assert relative_error((around_rounded + 1e-5).rsqrt(), exact) > 1e-6, "control: the plain two-pass formula fails"
 
@@ -217,6 +218,18 @@ def test_relu_passes_nan_and_stops_at_zero(tile, device):
     assert dbias[0] == 24
     assert not dx.any()
     assert not dweight[2:5].any()
+
+
+@pytest.mark.parametrize("poison", [torch.nan, torch.inf])
+def test_nan_of_an_element_reaches_its_group_and_no_other(poison, tile, device):
+    """Hazard 16: a maximum, or a clamped sum of squares, would turn it into a number."""
+    tile()
+    x, weight, bias = make_case((1, 16, 2, 4, 8), device=device)
+    x[0, 5, 1, 2, 3] = poison
+    y = group_norm_relu(x, weight, bias, 4)
+    assert y[:, 4:8].isnan().all()
+    assert y[:, :4].isfinite().all()
+    assert y[:, 8:].isfinite().all()
 
 
 def test_output_that_underflows_still_passes_its_gradient(tile, device):
