@@ -72,14 +72,14 @@ def _pooled_tile(tile, DEPTH: tl.constexpr, HEIGHT: tl.constexpr, WIDTH: tl.cons
 
 
 @triton.jit
-def _groups(block, GROUPS: tl.constexpr, BLOCK_GROUPS: tl.constexpr):
+def group_lanes(block, GROUPS: tl.constexpr, BLOCK_GROUPS: tl.constexpr):
     """Return the groups of a block and which exist, (BLOCK_GROUPS,)."""
     group = block * BLOCK_GROUPS + tl.arange(0, BLOCK_GROUPS)
     return group, group < GROUPS
 
 
 @triton.jit
-def _channels(block, C: tl.constexpr, GROUPS: tl.constexpr, BLOCK_GROUPS: tl.constexpr, PADDED: tl.constexpr):
+def channel_lanes(block, C: tl.constexpr, GROUPS: tl.constexpr, BLOCK_GROUPS: tl.constexpr, PADDED: tl.constexpr):
     """Return the channels of a block and which exist, (BLOCK_GROUPS * PADDED,)."""
     lane = tl.arange(0, BLOCK_GROUPS * PADDED)
     width: tl.constexpr = C // GROUPS
@@ -92,7 +92,7 @@ def _channels(block, C: tl.constexpr, GROUPS: tl.constexpr, BLOCK_GROUPS: tl.con
 
 
 @triton.jit
-def _spread(values, PADDED: tl.constexpr):
+def spread(values, PADDED: tl.constexpr):
     """Repeat a value of each group for its channels."""
     size: tl.constexpr = values.shape[0]
     return tl.reshape(tl.broadcast_to(values[:, None], (size, PADDED)), (size * PADDED,))
@@ -155,12 +155,12 @@ def statistics_kernel(
     rounding TILES times at most.
     """
     program, block, sample = tl.program_id(0), tl.program_id(1), tl.program_id(2)
-    group, group_exists = _groups(block, GROUPS, BLOCK_GROUPS)
-    channel, channel_exists = _channels(block, C, GROUPS, BLOCK_GROUPS, PADDED)
+    group, group_exists = group_lanes(block, GROUPS, BLOCK_GROUPS)
+    channel, channel_exists = channel_lanes(block, C, GROUPS, BLOCK_GROUPS, PADDED)
     x += sample.to(tl.int64) * (DEPTH * HEIGHT * WIDTH * C)
     start, distance, _exists = _tile(TOTAL - 1 - program, DEPTH, HEIGHT, WIDTH, UNROLL, ROWS, POOL)
     pivot = _load(x + start.to(tl.int64) * C + group * (C // GROUPS), group_exists, True)
-    origin = _spread(pivot, PADDED)[None, None, :]
+    origin = spread(pivot, PADDED)[None, None, :]
 
     if MASKED:
         mean = tl.zeros((ROWS, BLOCK_GROUPS * PADDED), tl.float32)
@@ -334,20 +334,20 @@ def normalise_kernel(
     program merges the moments of its sample first, and one keeps (count, mean, 1 / deviation) as statistics.
     """
     program, block, sample = tl.program_id(0), tl.program_id(1), tl.program_id(2)
-    channel, channel_exists = _channels(block, C, GROUPS, BLOCK_GROUPS, PADDED)
+    channel, channel_exists = channel_lanes(block, C, GROUPS, BLOCK_GROUPS, PADDED)
     if MERGED:
         row = coefficients + sample * (3 * C) + channel
         mean = _load(row, channel_exists, MASKED)
         scale = _load(row + C, channel_exists, MASKED)
         shift = _load(row + 2 * C, channel_exists, MASKED)
     else:
-        group, group_exists = _groups(block, GROUPS, BLOCK_GROUPS)
+        group, group_exists = group_lanes(block, GROUPS, BLOCK_GROUPS)
         count, group_mean, m2 = _sample_moments(moments, sample, samples, group, group_exists, GROUPS, PARTS, CHUNK)
         rstd = _reciprocal_deviation(count, m2, eps)
         statistics += (sample * GROUPS + group) * 3
         _store_statistics(statistics, count, group_mean, rstd, group_exists & (program == 0))
-        mean = _spread(group_mean, PADDED)
-        scale = _spread(rstd, PADDED) * _load(weight + channel, channel_exists, True)
+        mean = spread(group_mean, PADDED)
+        scale = spread(rstd, PADDED) * _load(weight + channel, channel_exists, True)
         shift = _load(bias + channel, channel_exists, True)
     mean, scale, shift = mean[None, None, :], scale[None, None, :], shift[None, None, :]
 
@@ -417,11 +417,11 @@ def gradient_sums_kernel(
     samples share their statistics.
     """
     program, block, sample = tl.program_id(0), tl.program_id(1), tl.program_id(2)
-    group, group_exists = _groups(block, GROUPS, BLOCK_GROUPS)
-    channel, channel_exists = _channels(block, C, GROUPS, BLOCK_GROUPS, PADDED)
+    group, group_exists = group_lanes(block, GROUPS, BLOCK_GROUPS)
+    channel, channel_exists = channel_lanes(block, C, GROUPS, BLOCK_GROUPS, PADDED)
     statistics += (sample // PLANES * GROUPS + group) * 3
-    rstd = _spread(_load(statistics + 2, group_exists, True), PADDED)
-    mean = _spread(_load(statistics + 1, group_exists, True), PADDED)[None, None, :]
+    rstd = spread(_load(statistics + 2, group_exists, True), PADDED)
+    mean = spread(_load(statistics + 1, group_exists, True), PADDED)[None, None, :]
     w = _load(weight + channel, channel_exists, True)
     scale = (rstd * w)[None, None, :]
     shift = _load(bias + channel, channel_exists, True)[None, None, :]
@@ -500,7 +500,7 @@ def input_gradient_kernel(
                 channel_sums, dweight, dbias, (program + reducing) * COLUMNS, C, CHANNEL_PARTS, COLUMNS
             )  # fmt: skip
     else:
-        channel, channel_exists = _channels(block, C, GROUPS, BLOCK_GROUPS, PADDED)
+        channel, channel_exists = channel_lanes(block, C, GROUPS, BLOCK_GROUPS, PADDED)
         if MERGED:
             row = coefficients + sample * (5 * C) + channel
             mean = _load(row, channel_exists, MASKED)
@@ -509,17 +509,17 @@ def input_gradient_kernel(
             slope = _load(row + 3 * C, channel_exists, MASKED)
             constant = _load(row + 4 * C, channel_exists, MASKED)
         else:
-            group, group_exists = _groups(block, GROUPS, BLOCK_GROUPS)
+            group, group_exists = group_lanes(block, GROUPS, BLOCK_GROUPS)
             sum_1, sum_2 = _sample_sums(group_sums, sample, samples, group, group_exists, GROUPS, PARTS, CHUNK)
             found = statistics + (sample * GROUPS + group) * 3
             rstd = _load(found + 2, group_exists, True)
             group_slope, group_constant = _gradient_coefficients(
                 sum_1, sum_2, _load(found, group_exists, True), rstd
             )  # fmt: skip
-            mean = _spread(_load(found + 1, group_exists, True), PADDED)
-            scale = _spread(rstd, PADDED) * _load(weight + channel, channel_exists, True)
+            mean = spread(_load(found + 1, group_exists, True), PADDED)
+            scale = spread(rstd, PADDED) * _load(weight + channel, channel_exists, True)
             shift = _load(bias + channel, channel_exists, True)
-            slope, constant = _spread(group_slope, PADDED), _spread(group_constant, PADDED)
+            slope, constant = spread(group_slope, PADDED), spread(group_constant, PADDED)
         mean, scale, shift = mean[None, None, :], scale[None, None, :], shift[None, None, :]
         slope, constant = slope[None, None, :], constant[None, None, :]
 
