@@ -29,7 +29,7 @@ def compile_offline(
     constants: Mapping[str, Any],
     types: Mapping[str, str],
     options: Mapping[str, Any],
-    arch: int = 90,
+    arch: int | str = 90,
     divisible: Collection[str] = (),
 ) -> Any:
     """Compile a ``triton.jit`` function for a GPU that need not be there.
@@ -39,11 +39,11 @@ def compile_offline(
         constants: its ``constexpr`` arguments, and ``None`` for pointers that are absent.
         types: Triton type of arguments that are neither constants nor float32 pointers, such as ``i32``.
         options: ``num_warps``, ``num_stages`` and other options of the compiler.
-        arch: CUDA compute capability times ten.
+        arch: CUDA compute capability times ten, or the name of an AMD processor with 64 lanes, ``gfx942``.
         divisible: integer arguments that are multiples of 16, which a launch sees by itself.
 
     Returns:
-        Triton's compiled kernel; ``asm`` has its stages, from ``ttir`` to ``cubin``.
+        Triton's compiled kernel; ``asm`` has its stages, from ``ttir`` to ``cubin`` or, for AMD, ``amdgcn``.
     """
     import triton
     from triton.backends.compiler import GPUTarget
@@ -55,7 +55,8 @@ def compile_offline(
         if signature[name].startswith("*") or name in divisible:
             aligned[(index,)] = [["tt.divisibility", 16]]
     source = ASTSource(fn=kernel, signature=signature, constexprs=dict(constants), attrs=aligned)
-    return triton.compile(source, target=GPUTarget("cuda", arch, 32), options=dict(options))
+    target = GPUTarget("hip", arch, 64) if isinstance(arch, str) else GPUTarget("cuda", arch, 32)
+    return triton.compile(source, target=target, options=dict(options))
 
 
 def resources(compiled: Any) -> Resources:

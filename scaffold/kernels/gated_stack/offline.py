@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -35,14 +36,28 @@ def compile_layer(path: str, dims: StackDims, precision: Precision, arch: int = 
         {kernel: Triton's compiled kernel}.
     """
     launcher = Launcher(dims, precision, torch.device("cpu"))
-    compiled = {}
-    for name, constants in LAYER_LAUNCHES[path]:
-        extra = {"n_focus": dims.n_focus} if name == "gemm" else {}
-        kernel, _, everything = launcher.specify(name, **constants, **extra)
-        options = {key: everything.pop(key) for key in ("num_warps", "num_stages", "enable_fp_fusion")}
-        label = f"{name}{constants.get('PART', '')}"
-        compiled[label] = resources.compile_offline(kernel, everything, {"n_edge": "i32"}, options, arch)
-    return compiled
+    return {
+        f"{name}{constants.get('PART', '')}": compile_kernel(launcher, name, constants, arch)
+        for name, constants in LAYER_LAUNCHES[path]
+    }
+
+
+def compile_kernel(launcher: Launcher, name: str, constants: Mapping[str, Any], arch: int | str = 90) -> Any:
+    """Compile what ``launcher`` would launch.
+
+    Args:
+        launcher: of any device.
+        name: of the kernel, without ``_kernel``.
+        constants: that its caller gives.
+        arch: as ``resources.compile_offline`` takes it.
+
+    Returns:
+        Triton's compiled kernel.
+    """
+    extra = {"n_focus": launcher.dims.n_focus} if name == "gemm" else {}
+    kernel, _, everything = launcher.specify(name, **constants, **extra)
+    options = {key: everything.pop(key) for key in ("num_warps", "num_stages", "enable_fp_fusion")}
+    return resources.compile_offline(kernel, everything, {"n_edge": "i32"}, options, arch)
 
 
 def describe_layer(path: str, dims: StackDims, precision: Precision, arch: int = 90) -> str:

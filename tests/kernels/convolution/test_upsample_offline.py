@@ -5,6 +5,7 @@ import re
 import kernel_needs
 import pytest
 from mutants import mutant
+from production_kernels import STEP_UP, upsample, upsample_launch
 
 from scaffold.kernels import resources
 from scaffold.kernels.convolution import upsample_plan as plan
@@ -13,34 +14,15 @@ pytestmark = kernel_needs.COMPILER
 
 KERNELS = ("forward", "input_gradient", "weight_gradient")
 LEVELS = {
-    "128 to 64 at 64^3": plan.Sizes(1, 64, (64,) * 3, (128,) * 3),
+    "128 to 64 at 64^3": STEP_UP,
     "1024 to 512 at 8^3": plan.Sizes(1, 512, (8,) * 3, (16,) * 3),
 }
 
 
 def compiled(name, sizes, module=None):
-    """Compile a kernel for bfloat16 and a level's plan; return it and its number of stages."""
-    if module is None:
-        from scaffold.kernels.convolution import upsample_kernels as module
-    x, skip, grad = (plan.dense_strides(c * sizes.channels, e) for c, e in
-                     ((2, sizes.coarse), (1, sizes.fine), (2, sizes.fine)))  # fmt: skip
-    launch = {
-        "forward": lambda: plan.forward_launch(sizes, x, skip, plan.forward_tile(sizes, 2), copy_skip=True, wide=False),
-        "input_gradient": lambda: plan.input_gradient_launch(
-            sizes, grad, plan.input_gradient_tile(sizes, 2, 132), wide=False
-        ),
-        "weight_gradient": lambda: plan.weight_gradient_launch(
-            sizes, x, grad, plan.weight_gradient_tile(sizes, 2, 132), wide=False
-        ),
-    }[name]()
-    constants = launch.constants | {"UPCAST": False}
-    options = {key: constants.pop(key) for key in ("num_warps", "num_stages")}
-    types = dict.fromkeys(("x", "weight", "bias", "skip", "grad", "out"), "*bf16")
-    types |= {"n_cells": "i32", "n_voxels": "i32", "bias_out": "*fp32"}
-    if name == "weight_gradient" or constants.get("SPLITS", 1) > 1:
-        types["out"] = "*fp32"
-    kernel = getattr(module, f"{name}_kernel")
-    return resources.compile_offline(kernel, constants, types, options), options["num_stages"]
+    """Compile a kernel for a level's plan; return it and its number of stages."""
+    stages = upsample_launch(name, sizes=sizes).constants["num_stages"]
+    return upsample(name, sizes=sizes, module=module), stages
 
 
 @pytest.mark.parametrize("level", LEVELS)
