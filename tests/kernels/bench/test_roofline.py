@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from scaffold.errors import DamagedFileError
-from scaffold.kernels import roofline
+from scaffold.errors import DamagedFileError, UserError
+from scaffold.kernels.bench import roofline
 
-RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
+RESULTS = Path(__file__).parents[3] / "benchmarks" / "results"
 
 
 def is_of_kernels(path):
@@ -47,3 +47,13 @@ def test_results_without_a_column_are_refused(column, tmp_path):
         writer.writerows(rows)
     with pytest.raises(DamagedFileError, match="not a kernel benchmark"):
         roofline.read_rows(path, "again")
+
+
+def test_unreadable_results_are_told(tmp_path):
+    """A figure would be drawn from something else, or fail with a KeyError."""
+    path = tmp_path / "bench.csv"
+    with pytest.raises(UserError, match="make it with: snakemake"):
+        roofline.read_rows(path, "snakemake")
+    path.write_text("a,b\n1,2\n")
+    with pytest.raises(DamagedFileError, match="not a kernel benchmark"):
+        roofline.read_rows(path, "snakemake")

@@ -1,0 +1,41 @@
+"""Timing, with functions whose speed is known."""
+
+import time
+
+import pytest
+import torch
+
+from scaffold.kernels.bench import timing
+from scaffold.kernels.bench.timing import interleave, interval
+
+CPU = torch.device("cpu")
+
+
+def sleeper(milliseconds):
+    def run():
+        time.sleep(milliseconds / 1e3)
+        return torch.ones(3)
+
+    return run
+
+
+def test_slow_arms_are_timed_in_fewer_rounds():
+    """The largest sites would take the device for minutes; or too few rounds would be left for an interval."""
+    assert [len(times) for times in interleave([sleeper(2)], CPU, 40, span_s=0.02)] == [pytest.approx(10, abs=3)]
+    assert [len(times) for times in interleave([sleeper(2)], CPU, 40, span_s=0)] == [timing.LEAST_ROUNDS]
+    assert [len(times) for times in interleave([sleeper(2)], CPU, 3, span_s=0)] == [3]
+    assert [len(times) for times in interleave([sleeper(0)], CPU, 40)] == [40]
+
+
+def test_arms_alternate():
+    """A clock that drifts would favour the arm that runs first."""
+    calls = []
+    interleave([lambda: calls.append("a"), lambda: calls.append("b")], CPU, 3)
+    assert "".join(calls[6:]) == "abbaab"
+
+
+def test_interval_of_the_median():
+    """The interval would be that of a single value, or miss the median."""
+    assert interval([3.0]) == (3.0, 3.0, 3.0)
+    low, middle, high = interval([float(i) for i in range(100)])
+    assert (low, middle, high) == (40.0, 49.5, 59.0)
