@@ -18,6 +18,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,6 @@ from numpy.typing import NDArray
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from interleave import interleave
 from tables import write_with_conditions
 
 from scaffold import rng
@@ -36,6 +36,7 @@ from scaffold.dataset.plan import make_plan
 from scaffold.dataset.render import render_part
 from scaffold.fractals import ifs, search
 from scaffold.fractals.instances import generate_instances
+from scaffold.interleave import interleave
 from scaffold.parallel.team import Solo
 
 SEED = 42
@@ -157,17 +158,21 @@ class Report:
     ) -> None:
         """Time ``plain``, ``others``, ``ours`` and ``ours`` again; record rates of ``amount`` per second."""
         arms = {"straightforward": plain, **others, "scaffold": ours, "scaffold again": ours}
-        timings, ratios = interleave(arms, repeats)
-        for arm, timing in timings.items():
+        for run in arms.values():
+            run()
+        seconds = interleave(list(arms.values()), repeats)
+        for arm, own in zip(arms, seconds, strict=True):
+            low, middle, high = np.percentile(own, [25, 50, 75])
+            speedup = median(base / value for base, value in zip(seconds[0], own, strict=True))
             row = {
                 "step": step,
                 "scale": scale,
                 "arm": arm,
                 "unit": unit,
-                "rate": f"{amount / timing.median:.4g}",
-                "rate_low": f"{amount / timing.high:.4g}",
-                "rate_high": f"{amount / timing.low:.4g}",
-                "speedup": f"{ratios[arm]:.3g}",
+                "rate": f"{amount / middle:.4g}",
+                "rate_low": f"{amount / high:.4g}",
+                "rate_high": f"{amount / low:.4g}",
+                "speedup": f"{speedup:.3g}",
             }
             self.rows.append(row)
             print(*(f"{row[name]:>16}" for name in COLUMNS), flush=True)

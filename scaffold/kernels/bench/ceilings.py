@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 
 from scaffold.kernels.bench.case import Arithmetic
-from scaffold.kernels.bench.timing import interleave
+from scaffold.kernels.bench.timing import time_in_rounds
 
 
 class Ceilings(NamedTuple):
@@ -40,9 +40,9 @@ def measure_ceilings(device: torch.device) -> Ceilings:
     try:
         torch.set_float32_matmul_precision("highest")
         functions = [lambda: target.copy_(source), lambda: torch.mm(a, b), lambda: torch.mm(narrow_a, narrow_b)]
-        copy, product, narrow = (median(times) for times in interleave(functions, device, rounds))
+        copy, product, narrow = (median(times) for times in time_in_rounds(functions, device, rounds))
         torch.set_float32_matmul_precision("high")
-        (tensor_times,) = interleave([lambda: torch.mm(a, b)], device, rounds)
+        (tensor_times,) = time_in_rounds([lambda: torch.mm(a, b)], device, rounds)
     finally:
         torch.set_float32_matmul_precision(precision)
     flops = 2 * size**3

@@ -12,7 +12,7 @@ from scaffold import provenance
 from scaffold.kernels.bench.case import Case
 from scaffold.kernels.bench.ceilings import Ceilings
 from scaffold.kernels.bench.rows import Row
-from scaffold.kernels.bench.timing import Timed, in_graph, interleave, interval
+from scaffold.kernels.bench.timing import Timed, in_graph, interval, time_in_rounds
 
 GRAPH_SPAN_S = 0.5e-3
 """What a CUDA graph of calls takes at the roof; an operation that takes longer alone needs no graph."""
@@ -41,7 +41,7 @@ def measure(workload: str, case: Case, device: torch.device, ceilings: Ceilings,
     arms = [*case.arms, replace(base, name=f"{base.name} (again)")]
     errors, peaks = [*errors, errors[case.arms.index(base)]], [*peaks, peaks[case.arms.index(base)]]
     timed = [in_graph(arm, calls) if calls else Timed(arm.run, 0) for arm in arms]
-    totals = interleave([each.run for each in timed], device, repetitions, CASE_SPAN_S)
+    totals = time_in_rounds([each.run for each in timed], device, repetitions, CASE_SPAN_S)
     times = [[total / max(1, each.calls) for total in row] for each, row in zip(timed, totals, strict=True)]
     base_times = times[case.arms.index(base)]
     made = {key: str(value) for key, value in provenance.stamp().items() if key in ("commit", "created_at", "python")}

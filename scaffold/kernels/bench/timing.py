@@ -12,6 +12,7 @@ from typing import NamedTuple, cast
 
 import torch
 
+from scaffold.interleave import Stopwatch, Task, interleave, on_host
 from scaffold.kernels.bench.case import Arm
 
 LEAST_ROUNDS = 5
@@ -48,59 +49,39 @@ def side_stream(device: torch.device) -> AbstractContextManager[object]:
     return torch.cuda.stream(torch.cuda.Stream(device))  # type: ignore[no-untyped-call]
 
 
-def _wait(device: torch.device) -> None:
+def wait(device: torch.device) -> None:
+    """Wait until ``device`` has done what it was given."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
 
-def _start(function: Callable[[], object], device: torch.device) -> Callable[[], float]:
-    """Run ``function``; return how to learn its seconds once the device has finished."""
-    if device.type != "cuda":
-        begin = time.perf_counter()
-        function()
-        seconds = time.perf_counter() - begin
-        return lambda: seconds
-    start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
-    start.record()
-    function()
-    stop.record()
-
-    def elapsed() -> float:
-        stop.synchronize()
-        return cast(float, start.elapsed_time(stop)) / 1e3
-
-    return elapsed
+def stopwatch(device: torch.device) -> Stopwatch:
+    """Return the stopwatch of a device: on a GPU it runs from event to event of the current stream."""
+    return _between_events if device.type == "cuda" else on_host
 
 
-def interleave(
-    functions: Sequence[Callable[[], object]], device: torch.device, repetitions: int, span_s: float = math.inf
+def time_in_rounds(
+    tasks: Sequence[Task], device: torch.device, repetitions: int, span_s: float = math.inf
 ) -> list[list[float]]:
-    """Time functions in rounds, A B C, C B A, A B C ...; return the seconds of each.
+    """Warm tasks up and time them, interleaved; return the seconds of each.
 
     Args:
-        functions: enqueue work on the device, or do it on the CPU.
+        tasks: enqueue work on the device, or do it on the CPU.
         device: which.
         repetitions: rounds.
         span_s: all rounds together should take no longer; ``LEAST_ROUNDS`` of them, or ``repetitions`` if
             that is less, are made anyway.
     """
-    for function in functions:
+    for task in tasks:
         for _ in range(2):
-            function()
-    _wait(device)
+            task()
+    wait(device)
     begin = time.perf_counter()
-    for function in functions:
-        function()
-    _wait(device)
+    for task in tasks:
+        task()
+    wait(device)
     rounds = min(repetitions, max(LEAST_ROUNDS, int(min(span_s / (time.perf_counter() - begin), repetitions))))
-    pending = []
-    for turn in range(rounds):
-        order = range(len(functions)) if turn % 2 == 0 else reversed(range(len(functions)))
-        pending += [(index, _start(functions[index], device)) for index in order]
-    times: list[list[float]] = [[] for _ in functions]
-    for index, seconds in pending:
-        times[index].append(seconds())
-    return times
+    return interleave(tasks, rounds, stopwatch(device))
 
 
 def interval(values: list[float]) -> tuple[float, float, float]:
@@ -110,3 +91,16 @@ def interval(values: list[float]) -> tuple[float, float, float]:
     reach = math.ceil(0.98 * math.sqrt(n))
     low, high = max(0, n // 2 - reach), min(n - 1, (n - 1) // 2 + reach)
     return ordered[low], median(ordered), ordered[high]
+
+
+def _between_events(task: Task) -> Callable[[], float]:
+    start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+    start.record()
+    task()
+    stop.record()
+
+    def elapsed() -> float:
+        stop.synchronize()
+        return cast(float, start.elapsed_time(stop)) / 1e3
+
+    return elapsed
