@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import numpy as np
 from numba import njit
@@ -42,8 +42,15 @@ from scaffold.parallel.team import Solo
 SEED = 42
 COLUMNS = ("step", "scale", "arm", "unit", "rate", "rate_low", "rate_high", "speedup")
 
+_F = TypeVar("_F", bound=Callable[..., Any])
 
-@njit
+
+def compiled(function: _F) -> _F:
+    """Compile ``function`` as one would first, and keep its type."""
+    return cast(_F, njit(function))
+
+
+@compiled
 def step(r: NDArray[np.float64], x: float, y: float, z: float) -> tuple[float, float, float]:
     """Return the image of a point under one map."""
     return (
@@ -53,7 +60,7 @@ def step(r: NDArray[np.float64], x: float, y: float, z: float) -> tuple[float, f
     )
 
 
-@njit
+@compiled
 def play(params: NDArray[np.float64], draws: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the cloud that ``draws`` from [0, 1) choose, (n, 3); cut short where it runs away."""
     cloud = np.empty((draws.size, 3))
@@ -66,7 +73,7 @@ def play(params: NDArray[np.float64], draws: NDArray[np.float64]) -> NDArray[np.
     return cloud
 
 
-@njit
+@compiled
 def play_numba_random(params: NDArray[np.float64], n: int) -> NDArray[np.float64]:
     """Return a cloud, (n, 3), drawn from numba's own generator."""
     cloud = np.empty((n, 3))
