@@ -57,3 +57,12 @@ def test_unreadable_results_are_told(tmp_path):
     path.write_text("a,b\n1,2\n")
     with pytest.raises(DamagedFileError, match="not a kernel benchmark"):
         roofline.read_rows(path, "snakemake")
+
+
+def test_a_single_case_has_room(tmp_path, recwarn):
+    """Matplotlib gives up laying out, with a warning, where a panel has no room: labels lie over labels, or are cut."""
+    rows = roofline.read_rows(RESULTS / "nvidia-h200" / "unet_kernels.csv", "again")
+    case = [row for row in rows if (row["workload"], row["case"]) == ("loss_sums_forward", "6 @ 128^3")]
+    assert {row["arm"] for row in case} == {"triton", "stock", "triton (again)"}
+    roofline.plot(case, tmp_path / "roofline.png")
+    assert not recwarn.list
