@@ -139,6 +139,14 @@ def test_a_seed_counts_once(training):
         join()
 
 
+def test_kernels_of_all_seeds_are_in_the_figure(training):
+    """A fallback in a later seed would be hidden by the first."""
+    fallen = training(seed=2)
+    fallen.result["kernels"]["calls"]["clipped_adam"] = {"triton": 5}
+    figure = join(training(seed=1).publish(), fallen.publish())
+    assert figure.kernels.calls["clipped_adam"] == {"eager": 5, "triton": 5}
+
+
 def test_what_a_reader_should_know_is_a_warning(training):
     """Launch keys, commits and machines may differ between seeds, but not silently."""
     other = training(seed=2, dataloader_num_workers=3)

@@ -4,6 +4,7 @@ import csv
 from pathlib import Path
 
 import pytest
+from matplotlib.figure import Figure
 
 from scaffold.errors import DamagedFileError, UserError
 from scaffold.kernels.bench import roofline
@@ -59,10 +60,20 @@ def test_unreadable_results_are_told(tmp_path):
         roofline.read_rows(path, "snakemake")
 
 
-def test_a_single_case_has_room(tmp_path, recwarn):
+def test_a_single_case_has_room(tmp_path, recwarn, monkeypatch):
     """Matplotlib gives up laying out, with a warning, where a panel has no room: labels lie over labels, or are cut."""
     rows = roofline.read_rows(RESULTS / "nvidia-h200" / "unet_kernels.csv", "again")
     case = [row for row in rows if (row["workload"], row["case"]) == ("loss_sums_forward", "6 @ 128^3")]
     assert {row["arm"] for row in case} == {"triton", "stock", "triton (again)"}
+    drawn, save = [], Figure.savefig
+
+    def keep(figure, *arguments, **options):
+        drawn.append(figure)
+        save(figure, *arguments, **options)
+
+    monkeypatch.setattr(Figure, "savefig", keep)
     roofline.plot(case, tmp_path / "roofline.png")
     assert not recwarn.list
+    *_, panel = drawn[0].get_axes()
+    assert panel.get_title() == "loss_sums_forward: fraction of the roof"
+    assert panel.get_position().height * panel.figure.bbox.height / drawn[0].dpi > roofline._ROW
