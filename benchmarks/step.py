@@ -20,7 +20,6 @@ import math
 import re
 import statistics
 import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,13 +34,15 @@ from stock_unet import StockUNet, stock_loss
 
 from scaffold import atomic, provenance
 from scaffold.config import RunConfig
+from scaffold.interleave import Task, interleave
+from scaffold.kernels.bench.measure import device_name
+from scaffold.kernels.bench.timing import stopwatch, wait
 from scaffold.model.unet import build
 from scaffold.training.graph import StepGraphs
 from scaffold.training.optimizer import build_optimizer
 from scaffold.training.step import Compute, Learner, train_step
 
 CLASSES = 6
-SMALL = {"n_categories": CLASSES - 1}
 
 KERNEL_CLASSES = {
     "Inductor": r"^triton_",
@@ -94,7 +95,7 @@ def stock(
 def ours(scale: int, images: Tensor, labels: Tensor, graph: bool) -> Callable[[], Tensor]:
     """Return a step of the benchmark's own network, as the trainer takes it."""
     torch.manual_seed(1)
-    config = RunConfig(problem_scale=scale, local_batch_size=len(images), **SMALL)
+    config = RunConfig(problem_scale=scale, local_batch_size=len(images), n_categories=CLASSES - 1)
     network = build(config).to(images.device)
     optimizer = build_optimizer(config, network.parameters())
     compute = Compute(images.device, torch.zeros(CLASSES, 3, device=images.device), amp=True)
@@ -127,16 +128,17 @@ def build_arms(scale: int, batch: int, device: torch.device, wanted: Sequence[st
 def measure(arms: Sequence[Arm], rounds: int, steps: int, device: torch.device) -> dict[str, list[float]]:
     """Return the milliseconds per step of each arm, one value a round; arms alternate in order.
 
-    An arm's turn begins with one untimed step, which meets the caches and the allocator as they are.
+    An arm's turn begins with one untimed step, which meets the caches and the allocator as they are. The
+    timed ones begin on an idle device: what others left queued would hide that the host cannot feed this arm.
     """
-    times: dict[str, list[float]] = {arm.name: [] for arm in arms}
-    order = list(arms)
-    for _ in range(rounds):
-        for arm in order:
-            arm.step()
-            times[arm.name].append(_milliseconds(arm.step, steps, device))
-        order.reverse()
-    return times
+
+    def turn(step: Task) -> Callable[[], float]:
+        step()
+        wait(device)
+        return stopwatch(device)(lambda: _repeat(step, steps))
+
+    times = interleave([arm.step for arm in arms], rounds, turn)
+    return {arm.name: [s / steps * 1e3 for s in own] for arm, own in zip(arms, times, strict=True)}
 
 
 def profile(arm: Arm, steps: int, step_ms: float) -> pd.DataFrame:
@@ -202,11 +204,9 @@ def _cell(
     while (built := _with_peak(builder, device)) is not None:
         arm, peaks[built[0].name] = built
         arms.append(arm)
-    best = min(
-        (arm for arm in arms if arm.name.startswith("stock")),
-        key=lambda arm: _milliseconds(arm.step, 2, device),
-        default=arms[0],
-    )
+    stocks = [arm for arm in arms if arm.name.startswith("stock")] or arms[:1]
+    first = measure(stocks, 1, 2, device)
+    best = min(stocks, key=lambda arm: first[arm.name])
     again = Arm(f"{best.name} (again)", best.step)
     times = measure([*arms, again], options.rounds, options.steps, device)
     made = {key: str(provenance.stamp()[key]) for key in ("commit", "created_at")} | provenance.library_versions()
@@ -218,7 +218,7 @@ def _cell(
             "ms": statistics.median(values), "ms_low": min(values), "ms_high": max(values),
             "speedup": statistics.median(ratios), "speedup_low": min(ratios), "speedup_high": max(ratios),
             "over": best.name, "peak_gib": peaks.get(name), "rounds": options.rounds, "steps": options.steps,
-            "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU", **made,
+            "device": device_name(device), **made,
         }  # fmt: skip
         rows.append(row)
         spread = f"[{row['ms_low']:.2f}, {row['ms_high']:.2f}]"
@@ -238,23 +238,9 @@ def _cell(
     return rows
 
 
-def _milliseconds(step: Callable[[], object], steps: int, device: torch.device) -> float:
-    if device.type != "cuda":
-        return statistics.mean(_cpu_milliseconds(step) for _ in range(steps))
-    start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
-    torch.cuda.synchronize()
-    start.record()
+def _repeat(step: Task, steps: int) -> None:
     for _ in range(steps):
         step()
-    stop.record()
-    stop.synchronize()
-    return float(start.elapsed_time(stop)) / steps
-
-
-def _cpu_milliseconds(step: Callable[[], object]) -> float:
-    start = time.perf_counter()
-    step()
-    return (time.perf_counter() - start) * 1e3
 
 
 def _with_peak(builder: Iterator[Arm], device: torch.device) -> tuple[Arm, float] | None:

@@ -33,7 +33,10 @@ def _bench_kernels(arguments: argparse.Namespace) -> None:
 
     from scaffold import atomic
     from scaffold.errors import UserError
-    from scaffold.kernels import bench, roofline
+    from scaffold.kernels.bench import roofline
+    from scaffold.kernels.bench.rows import columns, table
+    from scaffold.kernels.bench.run import run
+    from scaffold.kernels.bench.workloads import WORKLOADS
 
     if arguments.device not in ("cuda", "cpu"):
         raise UserError(f"--device is {arguments.device}; allowed are cuda (NVIDIA and AMD) and cpu")
@@ -42,11 +45,11 @@ def _bench_kernels(arguments: argparse.Namespace) -> None:
     figure = Path(arguments.figure) if arguments.figure else None
     if figure and figure.suffix not in (".png", ".svg"):
         raise UserError(f"--figure is {figure}; its name must end in .png or .svg")
-    names = arguments.workloads or list(bench.WORKLOADS)
-    rows = bench.run(names, torch.device(arguments.device), arguments.sizes, arguments.repetitions)
-    print(bench.table(rows))
+    names = arguments.workloads or list(WORKLOADS)
+    rows = run(names, torch.device(arguments.device), arguments.sizes, arguments.repetitions)
+    print(table(rows))
     text = io.StringIO()
-    writer = csv.DictWriter(text, bench.columns(), restval="", lineterminator="\n")
+    writer = csv.DictWriter(text, columns(), restval="", lineterminator="\n")
     writer.writeheader()
     writer.writerows(row.flat() for row in rows)
     atomic.write_text(arguments.output, text.getvalue())

@@ -44,10 +44,12 @@ def register(verbs: Verbs) -> None:
 
 
 def _fom(arguments: argparse.Namespace) -> None:
+    from scaffold.reporting import kernels
     from scaffold.reporting.fom import headline, write_fom
 
     figure = write_fom(map(Path, arguments.results), Path(arguments.output))
     print(headline(figure))
+    print(f"  kernels: {kernels.in_words(figure.kernels)}")
     for warning in figure.warnings:
         print(f"  note: {warning}")
 

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from scaffold.errors import UserError
+from scaffold.reporting import kernels
 from scaffold.reporting.fom import FigureOfMerit, Spread, differing, read_fom
 from scaffold.wording import count
 
@@ -61,12 +62,14 @@ class Comparison:
         free: what a site may choose and that differs.
         ratios: the time to target first, if both have one.
         missing: which side has no figure of merit, and why.
+        notes: what a reader of the ratios should know.
     """
 
     differences: list[Difference]
     free: list[Difference]
     ratios: list[Ratio]
     missing: list[str]
+    notes: list[str]
 
     @property
     def comparable(self) -> bool:
@@ -90,6 +93,7 @@ class Comparison:
             "comparable": self.comparable,
             "differences": [asdict(item) for item in self.differences],
             "missing": self.missing,
+            "notes": self.notes,
             "free": [asdict(item) for item in self.free],
             "ratios": ratios,
         }
@@ -116,7 +120,8 @@ def compare(a: FigureOfMerit, b: FigureOfMerit) -> Comparison:
         for side, figure in (("A", a), ("B", b))
         if figure.missing
     ]
-    return Comparison(differences, _differences(_conditions(a), _conditions(b)), _ratios(a, b), missing)
+    free = _differences(_conditions(a), _conditions(b))
+    return Comparison(differences, free, _ratios(a, b), missing, _notes(a, b))
 
 
 def show(comparison: Comparison, a: Path, b: Path, console: Console, force: bool = False) -> None:
@@ -140,6 +145,8 @@ def show(comparison: Comparison, a: Path, b: Path, console: Console, force: bool
         )
     if comparison.comparable:
         console.print(f"\n{verdict(comparison)}", style="bold", highlight=False, soft_wrap=True)
+    for note in comparison.notes:
+        console.print(f"\nNote: {note}", highlight=False, soft_wrap=True)
     if comparison.free:
         console.print("\nThe sites' own choices that differ:")
         console.print(_difference_table(comparison.free))
@@ -178,6 +185,13 @@ def _conditions(figure: FigureOfMerit) -> dict[str, Any]:
         "commit": ", ".join(figure.commits),
         "number of seeds": len(figure.seeds),
     }
+
+
+def _notes(a: FigureOfMerit, b: FigureOfMerit) -> list[str]:
+    served = [kernels.in_words(figure.kernels) for figure in (a, b)]
+    if served[0] == served[1]:
+        return []
+    return [f"the records of the kernels that ran differ. A: {served[0]}. B: {served[1]}."]
 
 
 def _ratios(a: FigureOfMerit, b: FigureOfMerit) -> list[Ratio]:

@@ -22,7 +22,8 @@ from scaffold.config.identity import digest
 from scaffold.config.keys import value_of
 from scaffold.config.run import RunConfig
 from scaffold.errors import UserError
-from scaffold.records import DatasetStamp, Result, World
+from scaffold.records import DatasetStamp, Kernels, Result, World
+from scaffold.reporting import kernels
 from scaffold.reporting.results import Training, read_record, read_training
 from scaffold.wording import count
 
@@ -86,6 +87,7 @@ class FigureOfMerit(BaseModel):
         must_match: the keys, with values, that must be equal for two figures to be compared.
         free: the other keys.
         world: what the first seed ran on; a seed that ran elsewhere is a warning.
+        kernels: calls of all seeds, and ranks that differed in any; None where no result has them.
         provenance: of this file; ``commits`` lists those of the trainings.
     """
 
@@ -111,6 +113,7 @@ class FigureOfMerit(BaseModel):
     free: dict[str, Any]
     dataset: DatasetStamp
     world: World
+    kernels: Kernels | None = None
     commits: list[str]
     versions: dict[str, str]
     provenance: dict[str, Any]
@@ -186,6 +189,7 @@ def figure_of_merit(trainings: Sequence[Training]) -> FigureOfMerit:
         free=_free_keys(first.settings),
         dataset=first.dataset,
         world=first.world,
+        kernels=kernels.joined(result.kernels for result in results),
         commits=sorted({result.commit for result in results}),
         versions=first.provenance.get("versions", {}),
         provenance=provenance.stamp(),

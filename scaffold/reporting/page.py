@@ -18,6 +18,7 @@ _CONDITIONS = {
     "hosts": "hosts",
     "backend": "backend",
     "threads": "threads per rank",
+    "kernels": "kernels",
     "global_batch": "global batch",
     "parameters": "parameters",
     "dataset": "data set",

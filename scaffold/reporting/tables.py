@@ -14,6 +14,7 @@ from rich.table import Table
 from scaffold import atomic
 from scaffold.errors import DamagedFileError, UserError
 from scaffold.remedy import rebuild_command
+from scaffold.reporting import kernels
 from scaffold.reporting.fom import FigureOfMerit, headline, read_fom
 
 SHOWN = {
@@ -124,6 +125,7 @@ def _row(figure: FigureOfMerit) -> dict[str, Any]:
         "hosts": figure.world.hosts,
         "backend": figure.world.backend,
         "threads": figure.world.threads,
+        "kernels": kernels.in_words(figure.kernels),
         "commit": " ".join(figure.commits),
         "dataset": figure.dataset.name,
         "dataset_digest": figure.dataset.digest,

@@ -171,7 +171,7 @@ def segmentation(name: str, target: Target = H200, **changes: Any) -> Any:
 
 def norm(name: Any, target: Target = H200, problem: Problem = TOP_LEVEL) -> Any:
     """Compile ``{name}_kernel`` of the normalisation: a pass over the tensor, or the merging of its results."""
-    if name.startswith("merge"):
+    if name.endswith("coefficients"):
         return group_norm.compile_merge(name, problem, target.device, target.arch)
     return group_norm.compile_pass(name, problem, device=target.device, arch=target.arch)
 

@@ -30,6 +30,7 @@ def test_a_figure_equals_itself(figure):
     comparison = compare(own, own)
     assert comparison.comparable
     assert not comparison.free
+    assert not comparison.notes
     assert all(ratio.ratio == 1 for ratio in comparison.ratios)
     assert "overlap" in verdict(comparison)
 

@@ -90,7 +90,19 @@ def test_conditions_travel_with_the_figure(training, tmp_path):
     assert content["versions"]["torch"] == "2.13.0"
     assert content["seeds"][0]["lost_s"] == 4.5
     assert content["seeds"][0]["ended"] == ["killed", "done"]
+    assert content["kernels"] == made.result["kernels"]
     assert read_fom(tmp_path / "fom.json").model_dump(mode="json") == content
+
+
+def test_files_from_before_kernels_were_recorded(training, tmp_path):
+    """A figure measured last year could not be compared any more."""
+    made, path = training(), tmp_path / "fom.json"
+    del made.result["kernels"]
+    assert write_fom([made.publish()], path).kernels is None
+    content = json.loads(path.read_text())
+    del content["kernels"]
+    path.write_text(json.dumps(content))
+    assert read_fom(path).kernels is None
 
 
 @pytest.mark.parametrize(
@@ -125,6 +137,14 @@ def test_a_seed_counts_once(training):
         join(directory, directory)
     with pytest.raises(UserError, match="at least one seed"):
         join()
+
+
+def test_kernels_of_all_seeds_are_in_the_figure(training):
+    """A fallback in a later seed would be hidden by the first."""
+    fallen = training(seed=2)
+    fallen.result["kernels"]["calls"]["clipped_adam"] = {"triton": 5}
+    figure = join(training(seed=1).publish(), fallen.publish())
+    assert figure.kernels.calls["clipped_adam"] == {"eager": 5, "triton": 5}
 
 
 def test_what_a_reader_should_know_is_a_warning(training):

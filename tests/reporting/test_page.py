@@ -15,6 +15,7 @@ def test_page_says_the_figures_of_merit_and_their_conditions(training):
     assert "tiny on 1 rank (Example CPU 9000): validation Dice 0.95 in" in text
     assert figure.dataset.digest in text
     assert f"<td>{figure.parameters}</td>" in text
+    assert "<td>kernels</td><td>all eager</td>" in text
 
 
 def test_names_cannot_break_the_page(training):

@@ -24,8 +24,9 @@ def fom(training, tmp_path):
 
 def test_fom_says_the_figure_in_one_sentence(fom, capsys):
     fom("a", seeds=(1,))
-    headline, note = capsys.readouterr().out.splitlines()
+    headline, kernels, note = capsys.readouterr().out.splitlines()
     assert headline.startswith("tiny on 1 rank (Example CPU 9000): validation Dice 0.95 in ")
+    assert kernels == "  kernels: all eager"
     assert note == "  note: 1 seed; LLNL asks for the median of at least 3"
 
 
@@ -48,6 +49,7 @@ def test_compare_equals(fom, capsys):
     text = capsys.readouterr().out
     assert "B reaches the target" in text
     assert "\x1b" not in text
+    assert "kernels" not in text
     # A pipe must not fold the table at 80 columns.
     (row,) = (line for line in text.splitlines() if line.startswith("time to target (s)"))
     assert len(row) > 80
@@ -66,6 +68,20 @@ def test_compare_of_what_cannot_be_compared(fom, capsys):
     assert "time to target" not in out
     assert main(["compare", a, b, "--force"]) == 0
     assert "time to target" in capsys.readouterr().out
+
+
+def test_kernels_of_one_side_that_fell_back_are_told(fom, training, tmp_path, capsys):
+    """Eager kernels on one side would pass for a slower machine."""
+    a, fallen = fom("a"), training(ranks=2)
+    fallen.result["kernels"]["calls"]["clipped_adam"] = {"triton": 5}
+    b = str(tmp_path / "b.json")
+    assert main(["fom", "--results", str(fallen.publish()), "--output", b]) == 0
+    capsys.readouterr()
+    assert main(["compare", a, b]) == 0
+    told = "the records of the kernels that ran differ. A: all eager. B: triton, but stem_convolution: eager."
+    assert f"Note: {told}" in capsys.readouterr().out.splitlines()
+    assert main(["compare", a, b, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["notes"] == [told]
 
 
 def test_compare_as_json(fom, capsys):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -56,7 +55,7 @@ class Workspace:
         self._spare = self._new_addresses()
 
     def step(self, tensors: AdamTensors, rate: Rate, settings: Settings) -> None:
-        """Clip and update; see :func:`~scaffold.kernels.adam.reference.eager`."""
+        """Clip and update, on the current device; see :func:`~scaffold.kernels.adam.reference.eager`."""
         from scaffold.kernels.adam import kernels
 
         pointers = [tensor.data_ptr() for part in tensors for tensor in part]
@@ -68,17 +67,16 @@ class Workspace:
             "CHUNK": self.tile.chunk, "BLOCK": self.tile.block, "ALIGNED": aligned, "num_warps": self.tile.num_warps
         }  # fmt: skip
         table = (addresses, self._sizes, self._chunk_tensor, self._chunk_number)
-        with torch.cuda.device(self.device) if self.device.type == "cuda" else contextlib.nullcontext():
-            kernels.norm_kernel[(self.n_chunks,)](*table, self._partials, **chunked)
-            kernels.scalars_kernel[(1,)](
-                addresses, self._partials, rate.device, self._coefficient, self._scalars, MAX_NORM=settings.max_norm,
-                LOG_BETA1=math.log(settings.beta1), LOG_BETA2=math.log(settings.beta2), N_CHUNKS=self.n_chunks,
-                BLOCK=_SUMMANDS, TENSORS=1 << (len(self.sizes) - 1).bit_length(), num_warps=8, **shared,
-            )  # fmt: skip
-            kernels.update_kernel[(self.n_chunks,)](
-                *table, self._coefficient, self._scalars,
-                BETA1=settings.beta1, BETA2=settings.beta2, EPS=settings.eps, **chunked,
-            )  # fmt: skip
+        kernels.norm_kernel[(self.n_chunks,)](*table, self._partials, **chunked)
+        kernels.scalars_kernel[(1,)](
+            addresses, self._partials, rate.device, self._coefficient, self._scalars, MAX_NORM=settings.max_norm,
+            LOG_BETA1=math.log(settings.beta1), LOG_BETA2=math.log(settings.beta2), N_CHUNKS=self.n_chunks,
+            BLOCK=_SUMMANDS, TENSORS=1 << (len(self.sizes) - 1).bit_length(), num_warps=8, **shared,
+        )  # fmt: skip
+        kernels.update_kernel[(self.n_chunks,)](
+            *table, self._coefficient, self._scalars,
+            BETA1=settings.beta1, BETA2=settings.beta2, EPS=settings.eps, **chunked,
+        )  # fmt: skip
 
     def _upload(self, pointers: list[int]) -> Tensor:
         """Return ``pointers`` on the device, without waiting for it."""

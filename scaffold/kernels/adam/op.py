@@ -87,7 +87,7 @@ def _are_dense(tensors: tuple[Tensor, ...], order: torch.memory_format) -> bool:
 
 
 def _with_kernels(tensors: AdamTensors, rate: Rate, settings: Settings, workspaces: Workspaces) -> None:
-    with launch_region(OP):
+    with launch_region(OP, on=rate.device):
         workspaces.of(tensors).step(tensors, rate, settings)
 
 

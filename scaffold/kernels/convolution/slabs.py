@@ -17,6 +17,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from scaffold.kernels.autocast import compute_dtype
+
 MOST_ELEMENTS = 1 << 30
 """Of the larger operand of one backward-weight call."""
 
@@ -50,7 +52,8 @@ def convolution3(x: Tensor, weight: Tensor, slabs: int | None = None) -> Tensor:
         raise ValueError(f"slabs = {slabs}: from 0 to {most} are possible at a depth of {x.shape[2]}")
     if slabs == 0:
         return F.conv3d(x, weight, padding=1)
-    return _SlabConvolution.apply(_autocast(x), _autocast(weight), slabs)  # type: ignore[no-any-return, no-untyped-call]
+    x, weight = x.to(compute_dtype(x)), weight.to(compute_dtype(weight))
+    return _SlabConvolution.apply(x, weight, slabs)  # type: ignore[no-any-return, no-untyped-call]
 
 
 @functools.cache
@@ -137,11 +140,3 @@ def _gradients(
         dy, x, weight, None, ones, padding, ones, False, (0, 0, 0), 1, (*wanted, False)
     )
     return dx, dw
-
-
-def _autocast(tensor: Tensor) -> Tensor:
-    """Cast as the library's own convolution does."""
-    device = tensor.device.type
-    if not torch.is_autocast_enabled(device) or tensor.dtype == torch.float64:
-        return tensor
-    return tensor.to(torch.get_autocast_dtype(device))

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from scaffold.kernels import hardware
+from scaffold.kernels.autocast import compute_dtype
 from scaffold.kernels.convolution import stem_plan
 from scaffold.kernels.ladder import Ladder, Rung, launch_region
 from scaffold.kernels.refusals import no_triton
@@ -61,10 +62,10 @@ def declines(x: Tensor, weight: Tensor) -> str | None:
         return f"the image is on {x.device} and the weight on {weight.device}"
     if x.dim() != 5 or not x.is_contiguous(memory_format=_LAST):
         return "the image is not in channels-last order"
-    dtype = _product_dtype(x)
+    dtype = compute_dtype(x)
     if x.dtype not in _DTYPES or weight.dtype not in _DTYPES or dtype not in _DTYPES:
         return f"dtypes {x.dtype} and {weight.dtype}"
-    if weight.dtype != x.dtype and not torch.is_autocast_enabled(x.device.type):
+    if compute_dtype(weight) != dtype:
         return "image and weight differ in dtype"
     if not x.is_cuda and dtype != torch.float32:
         return "Triton's interpreter computes in float32 only"
@@ -85,15 +86,10 @@ def declines(x: Tensor, weight: Tensor) -> str | None:
 
 def triton(x: Tensor, weight: Tensor) -> Tensor:
     """Do it with the kernels; only for calls that ``declines`` does not refuse."""
-    return _forward_op(x, weight, _product_dtype(x))  # type: ignore[no-any-return]
+    return _forward_op(x, weight, compute_dtype(x))  # type: ignore[no-any-return]
 
 
 _ladder = Ladder(OP, [Rung("triton", SWITCH, declines, triton), Rung("eager", None, None, eager)])
-
-
-def _product_dtype(x: Tensor) -> torch.dtype:
-    device = x.device.type
-    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype
 
 
 @torch.library.custom_op("scaffold::stem_convolution", mutates_args=())

@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from scaffold.kernels.autocast import compute_dtype
 from scaffold.kernels.convolution import upsample_launch
 from scaffold.kernels.ladder import Ladder, Rung, launch_region
 from scaffold.kernels.refusals import no_triton, transforming
@@ -59,7 +60,7 @@ def eager(x: Tensor, weight: Tensor, bias: Tensor | None, skip: Tensor) -> Tenso
 
 def triton(x: Tensor, weight: Tensor, bias: Tensor, skip: Tensor) -> Tensor:
     """Compute ``upsample_concatenate`` with the kernels; only for calls that ``declines`` does not refuse."""
-    dtype = _compute_dtype(x)
+    dtype = compute_dtype(x)
     weight = weight.to(dtype=dtype, memory_format=torch.channels_last_3d)
     return _forward_op(x.to(dtype), weight, bias.to(dtype), skip.to(dtype))  # type: ignore[no-any-return]
 
@@ -78,7 +79,7 @@ def declines(x: Tensor, weight: Tensor, bias: Tensor | None, skip: Tensor) -> st
         return "a sparse tensor"
     if x.dim() != 5 or skip.dim() != 5 or x.stride(1) != 1 or skip.stride(1) != 1:
         return "not in channels-last order"
-    if _compute_dtype(x) not in _DTYPES or len({_compute_dtype(tensor) for tensor in tensors}) > 1:
+    if compute_dtype(x) not in _DTYPES or len({compute_dtype(tensor) for tensor in tensors}) > 1:
         return "dtypes that differ, or others than bfloat16, float16 and float32"
     return _declines_sizes(tuple(x.shape), tuple(weight.shape), tuple(bias.shape), tuple(skip.shape))
 
@@ -108,23 +109,13 @@ def concatenate(skip: Tensor, upsampled: Tensor) -> Tensor:
     Under autocast both halves are cast to the type that the consuming convolution will read. That gives
     the same bits as promoting them, and halves the traffic where one half is float32.
     """
-    device = skip.device.type
-    if torch.is_autocast_enabled(device):
-        dtype = torch.get_autocast_dtype(device)
-        skip, upsampled = skip.to(dtype), upsampled.to(dtype)
+    skip, upsampled = skip.to(compute_dtype(skip)), upsampled.to(compute_dtype(upsampled))
     last = torch.channels_last_3d
     if transforming():
         return torch.cat((skip, upsampled), dim=1)
     if skip.is_contiguous(memory_format=last) or upsampled.is_contiguous(memory_format=last):
         skip, upsampled = skip.contiguous(memory_format=last), upsampled.contiguous(memory_format=last)
     return torch.cat((skip, upsampled), dim=1)
-
-
-def _compute_dtype(tensor: Tensor) -> torch.dtype:
-    """Return the type that autocast, if on, makes of a tensor that a convolution reads."""
-    device = tensor.device.type
-    castable = tensor.is_floating_point() and tensor.dtype != torch.float64
-    return torch.get_autocast_dtype(device) if castable and torch.is_autocast_enabled(device) else tensor.dtype
 
 
 def _declines_sizes(

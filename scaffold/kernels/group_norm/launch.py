@@ -6,7 +6,6 @@ tensor. "Planes" are the depth planes of all samples, treated as samples of thei
 
 from __future__ import annotations
 
-import contextlib
 import functools
 from typing import Any, NamedTuple
 
@@ -67,7 +66,7 @@ class Incoming(NamedTuple):
 
 def moments(x: Tensor, groups: int, *, planes: bool = False, op: str = OP) -> Tensor:
     """Return counts, means and sums of squared deviations: (parts, N or N * D planes, groups, 3), float32."""
-    with launch_region(op):
+    with launch_region(op, on=x):
         _, launch = _plan("statistics", x, groups, planes=planes)
         samples = x.shape[0] * (x.shape[2] if planes else 1)
         out = x.new_empty((launch.programs, samples, groups, 3), dtype=torch.float32)
@@ -80,7 +79,7 @@ def normalise(
     pool: bool = False, op: str = OP,
 ) -> Normalised:  # fmt: skip
     """Merge moments (parts, N, groups, 3) and apply them."""
-    with launch_region(op):
+    with launch_region(op, on=x):
         problem, launch = _plan("normalise", x, groups, pool=pool)
         N, C, *extents = x.shape
         pooled_shape = (N, C, *(extent // 2 for extent in extents)) if pool else (0, C, 1, 1, 1)
@@ -108,7 +107,7 @@ def gradient_sums(
     planes: bool = False, op: str = OP,
 ) -> GradientSums:  # fmt: skip
     """Run the first backward pass over samples or planes."""
-    with launch_region(op):
+    with launch_region(op, on=x):
         _, launch = _plan("gradient_sums", x, groups, planes=planes, pool=incoming.dpooled is not None)
         depth = x.shape[2] if planes else 1
         samples = x.shape[0] * depth
@@ -129,7 +128,7 @@ def input_gradient(
     *, op: str = OP,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """Return the gradients of x, weight and bias; ``sums.of_groups`` is (parts, N, groups, 2)."""
-    with launch_region(op):
+    with launch_region(op, on=x):
         problem, launch = _plan("input_gradient", x, groups, pool=incoming.dpooled is not None)
         N, C = x.shape[:2]
         dx = torch.empty_like(x, memory_format=torch.channels_last_3d)
@@ -167,16 +166,13 @@ def run(
     kernel: Pass | Merge, launch: Plan, samples: int, arguments: tuple[Any, ...],
     constants: dict[str, Any] | None = None, extra_programs: int = 0,
 ) -> None:  # fmt: skip
-    """Launch one kernel; ``x``, the first argument, says where."""
+    """Launch one kernel on the current device."""
     from scaffold.kernels.group_norm import kernels
 
     grid = (launch.programs + extra_programs, launch.blocks, samples)
-    device = arguments[0].device
-    elsewhere = device.type == "cuda" and device.index != torch.cuda.current_device()
-    with torch.cuda.device(device) if elsewhere else contextlib.nullcontext():
-        getattr(kernels, f"{kernel}_kernel")[grid](
-            *arguments, **dict(launch.constants), **(constants or {}), num_warps=launch.warps
-        )
+    getattr(kernels, f"{kernel}_kernel")[grid](
+        *arguments, **dict(launch.constants), **(constants or {}), num_warps=launch.warps
+    )
 
 
 def _plan(kernel: Pass, x: Tensor, groups: int, *, planes: bool = False, pool: bool = False) -> tuple[Problem, Plan]:
@@ -191,10 +187,10 @@ def _plan(kernel: Pass, x: Tensor, groups: int, *, planes: bool = False, pool: b
 
 @functools.cache
 def _device(device: torch.device) -> Device:
-    if device.type != "cuda":
-        return Device(multiprocessors=1, lanes=32)
-    properties = torch.cuda.get_device_properties(device)
     multiprocessors = hardware.multiprocessors(device)
+    if device.type != "cuda":
+        return Device(multiprocessors, lanes=32)
+    properties = torch.cuda.get_device_properties(device)
     return Device(multiprocessors, properties.warp_size, hardware.is_tuned(properties.name))
 
 

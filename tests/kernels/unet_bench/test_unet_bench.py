@@ -6,7 +6,7 @@ import math
 import pytest
 import torch
 
-from scaffold.kernels import ahead, bench
+from scaffold.kernels.bench import ahead, workloads
 from scaffold.kernels.ladder import Ladder, Rung
 from scaffold.kernels.unet_bench import arms, costs, sites
 from scaffold.kernels.unet_bench.sites import Convolution, Level, Network, Norm
@@ -15,8 +15,8 @@ from scaffold.model.size import parameter_count
 from scaffold.model.unet import UNet
 
 CPU = torch.device("cpu")
-UNET = [name for name in bench.WORKLOADS if not name.startswith("gated_stack")]
-RECIPES = [(name, number) for name in UNET for number in range(len(bench.recipes(name, CPU, "small")))]
+UNET = [name for name in workloads.WORKLOADS if not name.startswith("gated_stack")]
+RECIPES = [(name, number) for name in UNET for number in range(len(workloads.recipes(name, CPU, "small")))]
 
 
 @pytest.fixture(scope="module")
@@ -91,7 +91,7 @@ def test_costs(cost, mbytes, gflop):
 @pytest.mark.parametrize(("name", "number"), RECIPES)
 def test_check_sees_a_wrong_result(name, number):
     """A kernel could return anything in one of its results, and the column of errors would say 1e-7."""
-    case = bench.recipes(name, CPU, "small")[number]()
+    case = workloads.recipes(name, CPU, "small")[number]()
     result = (case.arms[0].check or case.arms[0].run)()
     tensors = result if isinstance(result, tuple) else (result,)
     assert case.error(result) < 1e-6
@@ -112,7 +112,7 @@ def test_tensors_of_a_case_are_freed_with_it(name):
     gc.disable()
     try:
         before = tensors()
-        case = bench.recipes(name, CPU, "small")[0]()
+        case = workloads.recipes(name, CPU, "small")[0]()
         case.error((case.arms[0].check or case.arms[0].run)())
         assert tensors() > before
         del case

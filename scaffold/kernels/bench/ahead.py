@@ -12,12 +12,11 @@ from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import get_context
-from typing import TYPE_CHECKING
 
 import torch
 
-if TYPE_CHECKING:
-    from scaffold.kernels.bench import Sizes
+from scaffold.kernels.bench.case import Sizes
+from scaffold.kernels.bench.workloads import recipes
 
 MOST_PROCESSES = 8
 """Each holds the tensors of a case on the device."""
@@ -35,11 +34,7 @@ def compile_ahead(names: Sequence[str], device: torch.device, sizes: Sizes) -> N
         device: the benchmark's.
         sizes: which cases.
     """
-    from scaffold.kernels import bench
-
-    tasks = [
-        (name, device, sizes, number) for name in names for number in range(len(bench.recipes(name, device, sizes)))
-    ]
+    tasks = [(name, device, sizes, number) for name in names for number in range(len(recipes(name, device, sizes)))]
     processes = min(MOST_PROCESSES, len(tasks), len(os.sched_getaffinity(0)))
     if processes < 2:
         return
@@ -66,9 +61,7 @@ def compile_case(name: str, device: torch.device, sizes: Sizes, number: int) -> 
 
 
 def _run_arms(name: str, device: torch.device, sizes: Sizes, number: int) -> None:
-    from scaffold.kernels import bench
-
-    case = bench.recipes(name, device, sizes)[number]()
+    case = recipes(name, device, sizes)[number]()
     for arm in case.arms:
         if arm.compiles:
             arm.run()

@@ -4,11 +4,12 @@ import csv
 from pathlib import Path
 
 import pytest
+from matplotlib.figure import Figure
 
-from scaffold.errors import DamagedFileError
-from scaffold.kernels import roofline
+from scaffold.errors import DamagedFileError, UserError
+from scaffold.kernels.bench import roofline
 
-RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
+RESULTS = Path(__file__).parents[3] / "benchmarks" / "results"
 
 
 def is_of_kernels(path):
@@ -47,3 +48,32 @@ def test_results_without_a_column_are_refused(column, tmp_path):
         writer.writerows(rows)
     with pytest.raises(DamagedFileError, match="not a kernel benchmark"):
         roofline.read_rows(path, "again")
+
+
+def test_unreadable_results_are_told(tmp_path):
+    """A figure would be drawn from something else, or fail with a KeyError."""
+    path = tmp_path / "bench.csv"
+    with pytest.raises(UserError, match="make it with: snakemake"):
+        roofline.read_rows(path, "snakemake")
+    path.write_text("a,b\n1,2\n")
+    with pytest.raises(DamagedFileError, match="not a kernel benchmark"):
+        roofline.read_rows(path, "snakemake")
+
+
+def test_a_single_case_has_room(tmp_path, recwarn, monkeypatch):
+    """Matplotlib gives up laying out, with a warning, where a panel has no room: labels lie over labels, or are cut."""
+    rows = roofline.read_rows(RESULTS / "nvidia-h200" / "unet_kernels.csv", "again")
+    case = [row for row in rows if (row["workload"], row["case"]) == ("loss_sums_forward", "6 @ 128^3")]
+    assert {row["arm"] for row in case} == {"triton", "stock", "triton (again)"}
+    drawn, save = [], Figure.savefig
+
+    def keep(figure, *arguments, **options):
+        drawn.append(figure)
+        save(figure, *arguments, **options)
+
+    monkeypatch.setattr(Figure, "savefig", keep)
+    roofline.plot(case, tmp_path / "roofline.png")
+    assert not recwarn.list
+    *_, panel = drawn[0].get_axes()
+    assert panel.get_title() == "loss_sums_forward: fraction of the roof"
+    assert panel.get_position().height * panel.figure.bbox.height / drawn[0].dpi > roofline._ROW

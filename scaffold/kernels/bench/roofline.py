@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import math
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -37,8 +38,9 @@ _READ = {
 
 _AGAIN = " (again)"
 _COLUMNS = 3
-_ROW, _HEADING, _ROOFLINE, _WIDTH = 0.17, 0.65, 4.6, 6.2
-"""Inches: the height of a case, of what surrounds a panel, of the roofline; the width of a column."""
+_ROW, _HEADING, _ROOFLINE, _KEY_ROW, _WIDTH = 0.17, 0.65, 4.6, 0.3, 6.2
+"""Inches: the height of a case, of what surrounds a panel, of the roofline, of a row of the key; a column's width."""
+_KEY_COLUMNS = 6
 
 
 class _Panel(NamedTuple):
@@ -75,20 +77,23 @@ def plot(rows: list[dict[str, str]], path: Path) -> None:
         for i, arm in enumerate(arms)
     }
     below = max(sum(panel.height for panel in column) for column in columns)
-    figure = Figure(figsize=(max(_WIDTH * len(columns), 9), _ROOFLINE + below), layout="constrained")
-    halves: Any = figure.subfigures(2, 1, height_ratios=[_ROOFLINE, below])
+    key = _KEY_ROW * math.ceil(len(arms) / _KEY_COLUMNS)
+    figure = Figure(figsize=(max(_WIDTH * len(columns), 9), _ROOFLINE + key + below), layout="constrained")
+    halves: Any = figure.subfigures(2, 1, height_ratios=[_ROOFLINE, key + below])
     above, under = halves
     _plot_roofline(above.subplots(), panels)
     for part, column in zip(under.subfigures(1, len(columns), squeeze=False)[0], columns, strict=True):
         heights = [panel.height for panel in column]
         spare = below - sum(heights)
-        # Rows are as high in every column.
-        *grid, rest = part.subplots(len(column) + 1, 1, height_ratios=[*heights, spare + 0.01])
-        rest.set_axis_off()
-        for axes, panel in zip(grid, column, strict=True):
+        # Rows are as high in every column: the shorter ones are filled up.
+        filling = [spare] if spare > _ROW else []
+        grid = part.subplots(len(column) + len(filling), 1, height_ratios=heights + filling, squeeze=False)[:, 0]
+        for axes, panel in zip(grid, column, strict=False):
             _plot_panel(axes, panel, styles)
+        for axes in grid[len(column) :]:
+            axes.set_axis_off()
     handles = [_handle(arm, style) for arm, style in styles.items()]
-    under.legend(handles=handles, loc="outside upper center", ncols=6, fontsize="small", frameon=False)
+    under.legend(handles=handles, loc="outside upper center", ncols=_KEY_COLUMNS, fontsize="small", frameon=False)
     with atomic.write(path) as file:
         figure.savefig(file, format=path.suffix[1:], dpi=120)
 
