@@ -5,7 +5,9 @@
 The arguments are those of the verb. Everything is the trainer's (data, schedule, clipping, validation, checkpoints,
 statistics) except the step: `StockUNet` and `stock_loss` in contiguous order, compiled as one function, and
 PyTorch's fused Adam, which is the fastest stock form that `step.py` finds. The initial weights are the trainer's for
-the same seed, bit for bit. Compilation falls into the warm-up, with the rest of what the trainer does not time.
+the same seed, bit for bit. Compilation falls into the warm-up, with the rest of what the trainer does not time. cuDNN
+may choose algorithms that are not deterministic, as it may by default and in `step.py`: the trainer's demand is none
+of stock's.
 
 To continue, give the same command again; the `restart.sh` in the work folder starts the verb itself, which has
 another network. `--backend NAME` takes another backend of the compiler than Inductor, `--backend none` no compiler.
@@ -65,6 +67,7 @@ def stock_learner(context: Context, job: Job, data: Data, backend: str = "induct
         backend: of the compiler, or "none".
     """
     config, device = job.config, context.device
+    torch.backends.cudnn.deterministic = False
     ours = build_network(config)
     # The trainer's generators go on as if there were one network only.
     with torch.random.fork_rng(devices=[]):
