@@ -10,6 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from scaffold.model.unet import UNet
+
 
 class Double(nn.Sequential):
     """Twice: convolution 3^3, GroupNorm(8), ReLU."""
@@ -24,12 +26,12 @@ class Double(nn.Sequential):
 class StockUNet(nn.Module):
     """(N, 3, D, H, W) to logits (N, classes, D, H, W); extents divisible by ``2**layers``."""
 
-    def __init__(self, layers: int, classes: int = 6, base: int = 64) -> None:
+    def __init__(self, layers: int, classes: int = 6, base: int = 64, groups: int = 8) -> None:
         super().__init__()
         widths = [base << level for level in range(layers + 1)]
-        self.down = nn.ModuleList(Double(a, b) for a, b in zip([3, *widths[:-1]], widths, strict=True))
+        self.down = nn.ModuleList(Double(a, b, groups) for a, b in zip([3, *widths[:-1]], widths, strict=True))
         self.up = nn.ModuleList(nn.ConvTranspose3d(w, w // 2, 2, stride=2) for w in reversed(widths[1:]))
-        self.join = nn.ModuleList(Double(w, w // 2) for w in reversed(widths[1:]))
+        self.join = nn.ModuleList(Double(w, w // 2, groups) for w in reversed(widths[1:]))
         self.head = nn.Conv3d(base, classes, 1)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -44,10 +46,29 @@ class StockUNet(nn.Module):
         return self.head(x)  # type: ignore[no-any-return]
 
 
+def copy_weights(ours: UNet, stock: StockUNet) -> None:
+    """Give ``stock`` the parameters of ``ours``, which has as many, of the same shapes, under other names."""
+    pairs: list[tuple[nn.Module, nn.Module]] = [*zip(ours.encoder, stock.down, strict=True), (ours.head, stock.head)]
+    for level, up, join in zip(ours.decoder, stock.up, stock.join, strict=True):
+        pairs += [(level.up, up), (level.block, join)]  # type: ignore[list-item]
+    with torch.no_grad():
+        for own, other in pairs:
+            for source, target in zip(own.parameters(), other.parameters(), strict=True):
+                if source.shape != target.shape:
+                    raise ValueError(f"a parameter of shape {tuple(source.shape)} meets one of {tuple(target.shape)}")
+                target.copy_(source)
+
+
 def stock_loss(logits: Tensor, labels: Tensor, weights: Tensor) -> Tensor:
     """Return weighted cross-entropy + 1 - mean foreground soft Dice; labels int64."""
+    cross_entropy, soft_dice = stock_terms(logits, labels, weights)
+    return cross_entropy + 1 - soft_dice.mean()
+
+
+def stock_terms(logits: Tensor, labels: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+    """Return what the loss is made of: cross-entropy (), and soft Dice (N, classes - 1); labels int64."""
     logits = logits.float()
     truth = F.one_hot(labels, logits.shape[1]).movedim(-1, 1)[:, 1:]
     p = logits.softmax(1)[:, 1:]
     both, either = (p * truth).sum((2, 3, 4)), p.sum((2, 3, 4)) + truth.sum((2, 3, 4))
-    return F.cross_entropy(logits, labels, weights) + 1 - ((2 * both + 1e-6) / (either + 1e-6)).mean()
+    return F.cross_entropy(logits, labels, weights), (2 * both + 1e-6) / (either + 1e-6)

@@ -13,11 +13,12 @@ from scaffold.errors import ScaffoldError, UserError
 
 if TYPE_CHECKING:
     from scaffold.config import Job
+    from scaffold.training.worker import Build
 
 
 def register(verbs: Verbs) -> None:
     """Add the verbs of this group."""
-    train = add_verb(verbs, "train", _train, "Train one run until its target Dice is met; continues a killed training.")
+    train = add_verb(verbs, "train", run, "Train one run until its target Dice is met; continues a killed training.")
     add_study_arguments(train)
     add_ranks_argument(train)
     train.add_argument("--seed", type=int, metavar="S", help="training seed; by default the run's first")
@@ -43,7 +44,13 @@ def register(verbs: Verbs) -> None:
     )
 
 
-def _train(arguments: argparse.Namespace) -> None:
+def run(arguments: argparse.Namespace, build: Build | None = None) -> None:
+    """Run the verb ``train`` and leave the process with its exit code.
+
+    Args:
+        arguments: as they were parsed.
+        build: makes the learner; by default the trainer's own.
+    """
     start = time.monotonic()
     from scaffold.parallel import ending, launch
     from scaffold.progress import setup_logging
@@ -68,7 +75,7 @@ def _train(arguments: argparse.Namespace) -> None:
 
     deadline = _deadline(start, arguments.minutes, job.config.max_runtime)
     command = Command(Path(arguments.data), Path(arguments.output), arguments.launcher, arguments.minutes)
-    code = worker.run(context, job, command, deadline)
+    code = worker.run(context, job, command, deadline, build or worker.build_learner)
     ending.leave(context, code)
 
 

@@ -55,6 +55,7 @@ class Checkpoints:
         self._background = background
         self._writer: threading.Thread | None = None
         self._failure: Exception | None = None
+        self._host_copy: State | None = None
         self._best_loss = float("inf")
         with context.together("preparing the checkpoint directory"):
             if context.rank == 0:
@@ -70,7 +71,9 @@ class Checkpoints:
         with self._context.together("saving a checkpoint"):
             if self._context.rank == 0:
                 self._drain()
-                self._start(capture().on_host())
+                # Its writer is through, so the last save's copy may be overwritten.
+                self._host_copy = capture().on_host(self._host_copy)
+                self._start(self._host_copy)
 
     def finish(self) -> None:
         """Wait until everything is on disk.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable
 from functools import partial
 from typing import NamedTuple
@@ -10,7 +11,6 @@ import torch
 from torch import Tensor
 
 from scaffold.training.metrics import foreground_dice, hard_dice_sums
-from scaffold.training.objective import objective
 from scaffold.training.replicas import unwrapped
 from scaffold.training.step import Batch, Learner
 
@@ -41,6 +41,7 @@ def evaluate(learner: Learner, batches: Iterable[Batch]) -> Evaluation:
         batches: this replica's part of the validation split.
     """
     network = unwrapped(learner.model)
+    learner = dataclasses.replace(learner, model=network)
     was_training = network.training
     totals = torch.zeros(2, dtype=torch.float64, device=learner.compute.device)
     samples = used = 0
@@ -63,8 +64,6 @@ def evaluate(learner: Learner, batches: Iterable[Batch]) -> Evaluation:
 def _sums(learner: Learner, batch: Batch) -> tuple[Tensor]:
     """Return the sums of Dice and loss over the samples of a batch, (2,) float64."""
     image, labels = learner.compute.place(batch)
-    with learner.compute.autocast():
-        logits = unwrapped(learner.model)(image)
-    loss = objective(logits, labels, learner.weights).loss
+    logits, result = learner.forward(image, labels)
     dice = foreground_dice(hard_dice_sums(logits, labels)).mean(dim=1)
-    return (torch.stack((dice.double().sum(), loss.double() * len(labels))),)
+    return (torch.stack((dice.double().sum(), result.loss.double() * len(labels))),)

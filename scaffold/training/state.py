@@ -31,10 +31,22 @@ class State:
         """Number of epochs that were finished."""
         return int(self.facts["epoch"])
 
-    def on_host(self) -> State:
-        """Return a copy that later training steps cannot change: clones, also of CPU tensors."""
-        tensors = {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in self.tensors.items()}
+    def on_host(self, used: State | None = None) -> State:
+        """Return a copy that later training steps cannot change: clones, also of CPU tensors.
+
+        Args:
+            used: an earlier copy that is no longer needed, whose tensors are overwritten and returned where they
+                fit: memory that is new to the process costs several times the copying.
+        """
+        old = {} if used is None else used.tensors
+        tensors = {name: _copy(tensor.detach(), old.get(name)) for name, tensor in self.tensors.items()}
         return dataclasses.replace(self, tensors=tensors)
+
+
+def _copy(tensor: torch.Tensor, onto: torch.Tensor | None) -> torch.Tensor:
+    if onto is None or (onto.shape, onto.dtype, onto.stride()) != (tensor.shape, tensor.dtype, tensor.stride()):
+        return tensor.to("cpu", copy=True)
+    return onto.copy_(tensor)
 
 
 def capture(learner: Learner, facts: dict[str, Any]) -> State:

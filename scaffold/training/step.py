@@ -15,7 +15,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from scaffold.dataset.reader import colour
 from scaffold.training.graph import StepGraphs
-from scaffold.training.objective import objective
+from scaffold.training.objective import Objective, objective
 from scaffold.training.optimizer import update
 
 Batch = Mapping[str, Tensor]
@@ -32,26 +32,28 @@ class Compute:
         palette: (C, 3) float32, the colours of the classes, on the device; colours the images that a batch lacks.
         amp: run the network in bfloat16 where that is safe (autocast).
         dtype: of images and parameters.
+        memory_format: of images.
     """
 
     device: torch.device
     palette: Tensor
     amp: bool
     dtype: torch.dtype = torch.float32
+    memory_format: torch.memory_format = torch.channels_last_3d
 
     def autocast(self) -> AbstractContextManager[None]:
         """Return the context that the network's forward pass runs in."""
         return torch.autocast(self.device.type, torch.bfloat16, enabled=self.amp)
 
     def place(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Return image (N, 3, D, H, W), channels-last, and labels (N, D, H, W) on the device.
+        """Return image (N, 3, D, H, W), as the network takes it, and labels (N, D, H, W), both on the device.
 
         Host memory that is pinned is copied asynchronously, and in its narrow storage type.
         """
         labels = batch["mask"].to(self.device, non_blocking=True)
         dense = "image" in batch
         image = batch["image"].to(self.device, non_blocking=True) if dense else colour(labels, self.palette)
-        return image.to(self.dtype, memory_format=torch.channels_last_3d), labels
+        return image.to(self.dtype, memory_format=self.memory_format), labels
 
 
 @dataclass(frozen=True)
@@ -73,6 +75,16 @@ class Learner:
     weights: Tensor
     compute: Compute
     graphs: StepGraphs = field(default_factory=lambda: StepGraphs.off("not asked for"))
+
+    def forward(self, image: Tensor, labels: Tensor) -> tuple[Tensor, Objective]:
+        """Return the logits of a placed batch and its loss; a benchmark's learner has another way to them.
+
+        The cross-entropy is normalised over each replica's own batch, so averaging gradients minimises
+        the average of the replicas' losses.
+        """
+        with self.compute.autocast():
+            logits = self.model(image)
+        return logits, objective(logits, labels, self.weights)
 
 
 class StepResult(NamedTuple):
@@ -96,16 +108,10 @@ def train_step(learner: Learner, batch: Batch) -> StepResult:
 
 
 def _take(learner: Learner, batch: Batch) -> tuple[Tensor, Tensor]:
-    """Take a step; return loss and Dice.
-
-    The cross-entropy is normalised over each replica's own batch, so averaging gradients minimises the
-    average of the replicas' losses.
-    """
+    """Take a step; return loss and Dice."""
     image, labels = learner.compute.place(batch)
     try:
-        with learner.compute.autocast():
-            logits = learner.model(image)
-        result = objective(logits, labels, learner.weights)
+        _, result = learner.forward(image, labels)
         result.loss.backward()  # type: ignore[no-untyped-call]
         update(learner.optimizer)
     finally:

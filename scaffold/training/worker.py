@@ -12,7 +12,7 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -76,7 +76,28 @@ class Data:
     validation: Samples
 
 
-def run(context: Context, job: Job, command: Command, deadline: float | None = None) -> ExitCode:
+Build = Callable[[Context, Job, Data], Learner]
+"""What makes the learner of a training; a benchmark has others than :func:`build_learner`."""
+
+
+def build_learner(context: Context, job: Job, data: Data) -> Learner:
+    """Return the untrained network and its optimizer, on the device; not yet replicated."""
+    config = job.config
+    network = build_network(config)
+    network.to(context.device)
+    optimizer = build_optimizer(config, network.parameters())
+    return Learner(
+        model=network,
+        optimizer=optimizer,
+        scheduler=build_scheduler(config, optimizer),
+        weights=torch.ones(data.training.n_classes, device=context.device),
+        compute=Compute(context.device, data.training.palette.to(context.device), config.torch_amp),
+    )
+
+
+def run(
+    context: Context, job: Job, command: Command, deadline: float | None = None, build: Build = build_learner
+) -> ExitCode:
     """Train ``job`` and publish its result, or say why not; never raises. Collective.
 
     Ends the process where this rank of several fails alone.
@@ -86,6 +107,7 @@ def run(context: Context, job: Job, command: Command, deadline: float | None = N
         job: what to train.
         command: where the data are, where results go (the work folder lies below), and how it was started.
         deadline: value of ``time.monotonic()`` by which to stop, or None.
+        build: makes the learner.
 
     Returns:
         What the process ends with, the same on every rank.
@@ -101,7 +123,7 @@ def run(context: Context, job: Job, command: Command, deadline: float | None = N
             with context.together("writing restart.sh"):
                 if record.work is not None:
                     restart.write(record.work.path, context, job, command)
-            _train_and_publish(context, job, data, command.output, record, stops)
+            _train_and_publish(context, job, data, command.output, record, stops, build)
     except BaseException as raised:
         if isinstance(raised, KeyboardInterrupt):
             # A third Ctrl-C must not break the end that the second began.
@@ -177,23 +199,8 @@ def open_work(context: Context, job: Job, output: Path) -> WorkDir | None:
     return work
 
 
-def build_learner(context: Context, job: Job, data: Data) -> Learner:
-    """Return the untrained network and its optimizer, on the device; not yet replicated."""
-    config = job.config
-    network = build_network(config)
-    network.to(context.device)
-    optimizer = build_optimizer(config, network.parameters())
-    return Learner(
-        model=network,
-        optimizer=optimizer,
-        scheduler=build_scheduler(config, optimizer),
-        weights=torch.ones(data.training.n_classes, device=context.device),
-        compute=Compute(context.device, data.training.palette.to(context.device), config.torch_amp),
-    )
-
-
 def _train_and_publish(
-    context: Context, job: Job, data: Data, output: Path, record: _Record, stops: StopRequests
+    context: Context, job: Job, data: Data, output: Path, record: _Record, stops: StopRequests, build: Build
 ) -> None:
     work = record.work
     config, folder = job.config, work_path(output, resume_identity(job.config))
@@ -201,7 +208,7 @@ def _train_and_publish(
     with _timed(setup, "build_s"):
         seed_everything(job.seed)
         set_determinism(config.more_determinism)
-        learner = build_learner(context, job, data)
+        learner = build(context, job, data)
     checkpoints = record.checkpoints = Checkpoints(folder / "checkpoints", context, config.async_save)
     statistics = _resume(context, job, learner, checkpoints, folder, work)
     replicas = {"replica": context.rank, "replicas": context.size}

@@ -221,6 +221,24 @@ def test_a_background_save_returns_before_the_write(tmp_path, monkeypatch):
     assert torch.equal(checkpoint.read(tmp_path / LAST).tensors["model.w"], torch.zeros(2))
 
 
+def test_a_save_leaves_the_copy_alone_that_is_being_written(tmp_path, monkeypatch):
+    """A save overwrites the copy of the save before: too early, and two epochs are mixed under one digest."""
+    found = []
+
+    def slow(path, state):
+        time.sleep(0.2)
+        path.touch()
+        found.append((state.epoch, state.tensors["model.w"].tolist(), state.tensors["model.w"].data_ptr()))
+
+    monkeypatch.setattr(checkpoint, "write", slow)
+    checkpoints = Checkpoints(tmp_path, Context(), background=True)
+    for epoch in (1, 2):
+        checkpoints.save(lambda epoch=epoch: state(epoch, 1.0 + epoch))
+    checkpoints.let_finish()
+    assert [(epoch, values) for epoch, values, _ in found] == [(1, [1.0] * 3), (2, [2.0] * 3)]
+    assert found[0][2] == found[1][2], "the memory must be the same for the case to be one"
+
+
 def test_a_process_about_to_end_lets_its_write_finish(tmp_path, monkeypatch):
     """An error in the epoch after would otherwise cost the epoch before."""
     real_write = checkpoint.write

@@ -62,3 +62,18 @@ def test_the_host_copy_shares_no_memory():
     assert all(torch.equal(before[name], tensor) for name, tensor in state.tensors.items())
     live = capture(learner, {}).tensors
     assert not torch.equal(before["model.head.weight"], live["model.head.weight"])
+
+
+def test_a_used_copy_is_overwritten_where_it_fits():
+    """New memory for each copy makes training wait several times as long; wrong memory saves nonsense."""
+    learner = trained("ADAM")
+    used = capture(learner, {}).on_host()
+    misfit = used.tensors["model.head.bias"] = torch.zeros(99)
+    places = {name: tensor.data_ptr() for name, tensor in used.tensors.items()}
+    train_step(learner, batch_of(3))
+    live = capture(learner, {"epoch": 3})
+    copy = live.on_host(used)
+    assert copy.facts == live.facts
+    assert all(torch.equal(tensor, live.tensors[name]) for name, tensor in copy.tensors.items())
+    assert [name for name, tensor in copy.tensors.items() if tensor.data_ptr() != places[name]] == ["model.head.bias"]
+    assert not misfit.any()
