@@ -140,8 +140,10 @@ class Alarm:
 
     def _watch(self, store: TCPStore) -> None:
         lifelines: Lifelines | None = None
+        hosts = self._context.hosts
         with contextlib.suppress(OSError, RuntimeError):
-            lifelines = Lifelines(self._context.rank, store)
+            host = "127.0.0.1" if len(set(hosts)) == 1 else hosts[0]
+            lifelines = Lifelines(self._context.rank, store, host)
         while not self._off.wait(_LOOK_EVERY_S):
             try:
                 # In this order: a rank that ends by itself leaves its note before.
@@ -163,7 +165,8 @@ class Alarm:
             self._ending.release()
             return
         logging.getLogger("scaffold").debug("ended by the alarm of rank %d", failure.rank)
-        if self._context.rank == 0:
+        # Rank 0 tells, or the next where it is gone.
+        if self._context.rank == (1 if failure == Failure.death(0) else 0):
             _tell(failure)
         try:
             self.last_act(failure)

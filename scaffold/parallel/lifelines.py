@@ -32,10 +32,11 @@ class Lifelines:
     Args:
         rank: this one.
         store: of all ranks, where rank 0 leaves its port.
+        host: rank 0's, which need not serve the store.
     """
 
-    def __init__(self, rank: int, store: TCPStore) -> None:
-        self._rank, self._store = rank, store
+    def __init__(self, rank: int, store: TCPStore, host: str) -> None:
+        self._rank, self._store, self._host = rank, store, host
         self._sockets = selectors.DefaultSelector()
         self._token = b""
         self._to_join = rank != 0
@@ -70,7 +71,7 @@ class Lifelines:
 
     def _join(self) -> None:
         port, token = self._store.get(_KEY).decode().split()
-        line = socket.create_connection((self._store.host, int(port)), _HELLO_WITHIN_S)
+        line = socket.create_connection((self._host, int(port)), _HELLO_WITHIN_S)
         line.sendall(f"{token}{self._rank:08d}".encode())
         # Refused, it ends too, which is nobody's death.
         if line.recv(1) == _WELCOME:

@@ -33,7 +33,7 @@ def first_lost(own, *others, within_s=0.5):
 @pytest.fixture
 def three(store):
     """Three ranks that hold lines; rank 0 answers while the others join, as its watcher does."""
-    ranks = [Lifelines(rank, store) for rank in range(3)]
+    ranks = [Lifelines(rank, store, "127.0.0.1") for rank in range(3)]
     joining = [threading.Thread(target=ranks[rank].lost) for rank in (1, 2)]
     for thread in joining:
         thread.start()
@@ -67,7 +67,7 @@ def test_the_end_of_rank_0_is_seen_where_another_serves_the_store(three):
 def test_a_stranger_is_no_rank(store, monkeypatch, hello):
     """A port scanner that comes and goes would end a training of a week."""
     monkeypatch.setattr(lifelines, "_HELLO_WITHIN_S", 0.05)
-    own = Lifelines(0, store)
+    own = Lifelines(0, store, "127.0.0.1")
     port = int(store.get("lifelines").decode().split()[0])
     with socket.create_connection(("127.0.0.1", port)) as stranger:
         stranger.sendall(hello)
@@ -80,7 +80,7 @@ def test_a_stranger_is_no_rank(store, monkeypatch, hello):
 
 def test_a_rank_that_is_not_welcomed_holds_nothing(store, monkeypatch):
     """Rank 0 that could not take it closes the connection, which is not its death."""
-    own, refused = Lifelines(0, store), Lifelines(1, store)
+    own, refused = Lifelines(0, store, "127.0.0.1"), Lifelines(1, store, "127.0.0.1")
     monkeypatch.setattr(own, "_token", b"0" * 32)
     joining = threading.Thread(target=refused.lost)
     joining.start()
