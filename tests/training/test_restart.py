@@ -182,6 +182,19 @@ def test_slurm_is_asked_for_what_the_workflow_strips(job, tmp_path, monkeypatch,
     assert sorted(asked_of_slurm(restart.write(*arguments))) == sorted([*shape, *asked])
 
 
+def test_gpus_of_a_kind_are_asked_for_once_where_ranks_are_uneven(job, tmp_path, monkeypatch):
+    """Two options that say differently how many GPUs: which one counts is up to the version of Slurm."""
+    scontrol(tmp_path, monkeypatch, "JobId=7 Partition=gpu TresPerNode=gres/gpu:a100:2")
+    context = world(hosts=["a", "a", "b"])
+    context.device = torch.device("cuda", 0)
+    arguments = tmp_path, context, job, Command(tmp_path / "meta.yaml", tmp_path)
+    assert "--gpus-per-task=1" in asked_of_slurm(restart.write(*arguments)), "control: not in a job"
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    assert [option for option in asked_of_slurm(restart.write(*arguments)) if "gpu" in option] == [
+        "--gres=gpu:a100:2", "--partition=gpu",
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize("job_id", ["8", ""])
 def test_slurm_may_give_no_answer(job, tmp_path, monkeypatch, caplog, job_id):
     """A node without scontrol, or a controller that is down, must not end the training; its variables then count."""
