@@ -3,11 +3,13 @@
 Most failures are agreed upon (:meth:`Team.together`). One in the middle of a training step cannot be:
 the other ranks already wait in a collective for a rank that will not come. So the failing rank leaves
 a note in the torch store; on every rank a watcher thread looks for one, and ends its process with the
-same message and exit code, wherever its main thread is stuck.
+same message and exit code, wherever its main thread is stuck. For a rank that was killed, which can leave
+none, the first to notice does (:mod:`scaffold.parallel.lifelines`).
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
@@ -19,6 +21,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 from scaffold.errors import Ending, ExitCode, ScaffoldError, StoppedError
+from scaffold.parallel.lifelines import Lifelines
 from scaffold.parallel.team import RankError
 
 if TYPE_CHECKING:
@@ -62,6 +65,12 @@ class Failure:
         content = json.loads(note)
         return cls(**{**content, "ending": Ending(content["ending"])})
 
+    @classmethod
+    def death(cls, rank: int) -> Failure:
+        """Return the failure that the end of ``rank``'s process is, which says nothing itself."""
+        told = f"lost contact with rank {rank}; the last checkpoint is safe: run the same command again"
+        return cls(rank, ExitCode.RUN_AGAIN, told, Ending.LOST_RANK)
+
     def note(self) -> str:
         """Return it as text, for the store."""
         return json.dumps(asdict(self))
@@ -80,6 +89,7 @@ class Alarm:
         self._context = context
         self.last_act = last_act
         self._off = threading.Event()
+        self._ending = threading.Lock()
         self._store: TCPStore | None = None
         if context.store is not None:
             # Its own connection: a blocking call of the main thread holds the lock of the shared one.
@@ -87,8 +97,13 @@ class Alarm:
             threading.Thread(target=self._watch, args=(self._store,), name="alarm", daemon=True).start()
 
     def off(self) -> None:
-        """Stop watching: from now on ranks may end at different times."""
+        """Stop watching: from now on ranks may end at different times.
+
+        Does not return where the watcher is about to end the process already: one of the two tells why.
+        """
         self._off.set()
+        with self._ending:
+            pass
 
     def raise_alarm(self, failure: Failure) -> Failure:
         """Tell all ranks and the user that this one failed, act for the last time, wait until the others heard.
@@ -109,39 +124,53 @@ class Alarm:
             first = failure
         self.last_act(first)
         _tell(first)
-        self._wait_for_others(self._store)
+        self._wait_for_others(self._store, first)
         return first
 
-    def _wait_for_others(self, store: TCPStore) -> None:
+    def _wait_for_others(self, store: TCPStore, failure: Failure) -> None:
         """Wait until every rank has read the note, which is gone when rank 0, who serves the store, is."""
+        able = self._context.size - (failure.ending is Ending.LOST_RANK)
         try:
             store.add(_HEARD, 1)
             until = time.monotonic() + _WAIT_FOR_OTHERS_S
-            while store.add(_HEARD, 0) < self._context.size and time.monotonic() < until:
+            while store.add(_HEARD, 0) < able and time.monotonic() < until:
                 time.sleep(0.05)
         except RuntimeError:
             pass
 
     def _watch(self, store: TCPStore) -> None:
+        lifelines: Lifelines | None = None
+        hosts = self._context.hosts
+        with contextlib.suppress(OSError, RuntimeError):
+            host = "127.0.0.1" if len(set(hosts)) == 1 else hosts[0]
+            lifelines = Lifelines(self._context.rank, store, host)
         while not self._off.wait(_LOOK_EVERY_S):
             try:
-                if not store.check([_KEY]):
+                # In this order: a rank that ends by itself leaves its note before.
+                lost = lifelines.lost() if lifelines is not None else None
+                if store.check([_KEY]):
+                    failure = Failure.from_note(store.get(_KEY))
+                elif lost is not None:
+                    failure = Failure.from_note(store.compare_set(_KEY, "", Failure.death(lost).note()))
+                else:
                     continue
-                failure = Failure.from_note(store.get(_KEY))
             except RuntimeError:
-                told = "lost contact with rank 0; run the same command again"
-                failure = Failure(0, ExitCode.RUN_AGAIN, told, Ending.LOST_RANK)
-            if self._off.is_set():
-                return
+                failure = Failure.death(0)
             self._end(store, failure)
 
     def _end(self, store: TCPStore, failure: Failure) -> None:
+        """End the process, unless its main thread does so already."""
+        self._ending.acquire()
+        if self._off.is_set():
+            self._ending.release()
+            return
         logging.getLogger("scaffold").debug("ended by the alarm of rank %d", failure.rank)
-        if self._context.rank == 0:
+        # Rank 0 tells, or the next where it is gone.
+        if self._context.rank == (1 if failure == Failure.death(0) else 0):
             _tell(failure)
         try:
             self.last_act(failure)
-            self._wait_for_others(store)
+            self._wait_for_others(store, failure)
         finally:
             os._exit(failure.exit_code)
 

@@ -16,6 +16,7 @@ Three ways to be started are told apart:
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
 import time
@@ -189,8 +190,9 @@ def join(team: Team, ranks: int, threads: int | None = None) -> Context:
     Args:
         team: what :func:`world` returned.
         ranks: number of ranks that the caller was told to expect; it is the authority.
-        threads: CPU threads of PyTorch on each rank; by default OMP_NUM_THREADS, else the host's CPUs
-            divided by its ranks. It is always set: under mpiexec PyTorch would silently take 1.
+        threads: CPU threads of PyTorch on each rank; by default OMP_NUM_THREADS, else the CPUs that
+            it may use, divided by the ranks that may use them. It is always set: under mpiexec PyTorch would
+            silently take 1.
 
     Raises:
         RankError: on every rank: the launcher started another number of ranks, a setting is wrong, or
@@ -207,8 +209,15 @@ def join(team: Team, ranks: int, threads: int | None = None) -> Context:
         context = _join_torchrun(team)
     else:
         context = Context(device=devices.bind(0)) if isinstance(team, Solo) else _join_mpi(team)
-    context.threads = threads or _default_threads(context.local_size)
+    context.threads = threads or _default_threads(context)
     torch.set_num_threads(context.threads)
+    cpus = len(os.sched_getaffinity(0))
+    if context.rank == 0 and context.threads > cpus:
+        logging.getLogger("scaffold").warning(
+            "%d threads on rank 0, which may use %d of its host's %d CPUs; where the launcher bound it to them (Open"
+            " MPI binds each rank to a core): mpiexec --bind-to none",
+            context.threads, cpus, os.cpu_count(),
+        )  # fmt: skip
     return context
 
 
@@ -344,6 +353,9 @@ class _StoreTeam(Team):
             raise mpi.SilentRankError([rank], timeout().total_seconds(), f"finding its {self._topic}") from error
 
 
-def _default_threads(ranks_on_host: int) -> int:
-    named = environment.number("OMP_NUM_THREADS")
-    return named or max(1, len(os.sched_getaffinity(0)) // ranks_on_host)
+def _default_threads(context: Context) -> int:
+    """Return OMP_NUM_THREADS, or this rank's share of the CPUs that it may use. Collective."""
+    own = os.sched_getaffinity(0)
+    everyones = context.exchange((context.hosts[context.rank], own))
+    sharing = sum(host == context.hosts[context.rank] and bool(cpus & own) for host, cpus in everyones)
+    return environment.number("OMP_NUM_THREADS") or max(1, len(own) // sharing)

@@ -94,8 +94,22 @@ def check_size(found: int, ranks: int) -> None:
         hint = f" (a launcher of another MPI library than mpi4py's starts N singletons; {_remedy(ranks)})"
         raise UserError(
             f"started with {found} rank{'s' if found != 1 else ''}, but --ranks {ranks} was given"
-            f"{hint if found == 1 else ''}; launch with: mpiexec -n {ranks} python -m mpi4py -m scaffold ..."
+            f"{hint if found == 1 else ''}; launch with: {launcher(ranks)} python -m mpi4py -m scaffold ..."
         )
+
+
+def launcher(ranks: int, nodes: int | None = None) -> str:
+    """Return what starts ``ranks`` ranks where this process runs: the scheduler's own launcher, else mpiexec.
+
+    Args:
+        ranks: number of ranks.
+        nodes: how many nodes they are spread over; None leaves that to the scheduler.
+    """
+    where = "" if nodes is None else f" --nodes {nodes}"
+    return {
+        "slurm": f"srun{where} --ntasks {ranks}",
+        "flux": f"flux run{where} --ntasks {ranks}",
+    }.get(environment.scheduler() or "", f"mpiexec -n {ranks}")
 
 
 def library() -> str:

@@ -7,9 +7,12 @@ names everything by its full path.
 
 from __future__ import annotations
 
+import logging
 import math
 import os
+import re
 import shlex
+import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +20,7 @@ from pathlib import Path
 from scaffold import atomic
 from scaffold.config import Job
 from scaffold.kernels import switches
-from scaffold.parallel import environment
+from scaffold.parallel import environment, mpi
 from scaffold.parallel.launch import Context
 from scaffold.training import graph
 from scaffold.training.workdir import SEALED
@@ -37,7 +40,22 @@ _KEPT = (
 _HIDING = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
 """Set to nothing they hide all GPUs, which is set again; numbers hold for this job, and this rank, alone."""
 
-_OF_SLURM = {"mem": "SLURM_MEM_PER_NODE", "partition": "SLURM_JOB_PARTITION", "account": "SLURM_JOB_ACCOUNT"}
+_TOLD_BY_SLURM = {
+    "mem": ("SLURM_MEM_PER_NODE", "MinMemoryNode"),
+    "mem-per-cpu": ("SLURM_MEM_PER_CPU", "MinMemoryCPU"),
+    "gres": ("", "TresPerNode"),
+    "constraint": ("SLURM_JOB_CONSTRAINTS", "Features"),
+    "partition": ("SLURM_JOB_PARTITION", "Partition"),
+    "account": ("SLURM_JOB_ACCOUNT", "Account"),
+    "qos": ("SLURM_JOB_QOS", "QOS"),
+}
+"""For options of sbatch: the job's variable, and what ``scontrol show job`` calls it."""
+
+_UNSET = ("", "(null)", "N/A")
+
+_ANSWER_WITHIN_S = 10.0
+
+log = logging.getLogger("scaffold")
 
 
 @dataclass(frozen=True)
@@ -67,7 +85,7 @@ def write(folder: Path, context: Context, job: Job, command: Command) -> Path:
     atomic.write_yaml(settings, job.resolved())
     launcher = _guessed(context) if command.launcher is None else command.launcher
     with atomic.write(path, "w") as file:
-        file.write(script(context, job, command, settings, launcher, os.environ))
+        file.write(script(context, job, command, settings, launcher, os.environ, described_by_slurm(os.environ)))
         os.fchmod(file.fileno(), 0o755)
     return path
 
@@ -79,6 +97,7 @@ def script(
     settings: Path,
     launcher: str,
     variables: environment.Environment,
+    described: str = "",
 ) -> str:
     """Return the text of ``restart.sh``.
 
@@ -89,6 +108,7 @@ def script(
         settings: study file of the job alone, as a full path.
         launcher: prefix of the command, as a shell would read it.
         variables: the environment, of which those that matter are kept.
+        described: what :func:`described_by_slurm` returned.
     """
     nodes, output = _nodes(context, variables), command.output.absolute()
     complete = (settings.parent / SEALED, output / "result.json")
@@ -111,7 +131,7 @@ def script(
     )
     lines = [
         "#!/usr/bin/env bash",
-        *_directives(context, command.minutes, variables),
+        *_directives(context, command.minutes, variables, described),
         f"# Continues the training of {job.run} (ranks {job.ranks}, seed {job.seed}) as it was last started, with",
         f"# {count(job.ranks, 'rank')} on {count(nodes, 'host')}, and publishes its result. Run it in an allocation",
         "# of that size, or submit it: sbatch and flux batch read the lines above. Further arguments go to scaffold",
@@ -131,10 +151,30 @@ def script(
     return "\n".join(lines) + "\n"
 
 
-def _directives(context: Context, minutes: float | None, variables: environment.Environment) -> list[str]:
+def described_by_slurm(variables: environment.Environment) -> str:
+    """Return what ``scontrol show job`` says of the present job, empty where there is none or no answer.
+
+    A job that Snakemake submitted has lost its variables, all but its id, on the way to the training.
+    """
+    job = variables.get("SLURM_JOB_ID", "").strip()
+    if not job:
+        return ""
+    try:
+        return subprocess.run(
+            ["scontrol", "--oneliner", "show", "job", job],
+            stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_ANSWER_WITHIN_S, check=True,
+        ).stdout  # fmt: skip
+    except (OSError, ValueError, subprocess.SubprocessError) as error:
+        log.warning("restart.sh may lack memory and account of job %s, which scontrol did not tell: %s", job, error)
+        return ""
+
+
+def _directives(
+    context: Context, minutes: float | None, variables: environment.Environment, described: str
+) -> list[str]:
     """Return what tells Slurm and Flux how much the job needs, which to bash are comments.
 
-    Partition, account and memory are those of the present job, where Slurm tells them.
+    What a site alone knows (memory, partition, account, kind of GPU) is the present job's, where Slurm tells it.
     """
     nodes, gpus = _nodes(context, variables), int(context.device.type == "cuda")
     slurm: dict[str, object] = {"nodes": nodes, "ntasks": context.size, "cpus-per-task": context.threads}
@@ -146,16 +186,28 @@ def _directives(context: Context, minutes: float | None, variables: environment.
     if rest == 0:
         # Slurm fills one node after another with tasks, and with their GPUs, unless it is told otherwise.
         slurm["ntasks-per-node"] = evenly
+    told = _told_by_slurm(variables, described)
     if gpus:
-        slurm |= {"gres": f"gpu:{evenly * gpus}"} if rest == 0 else {"gpus-per-task": gpus}
+        if "gres" not in told:
+            slurm |= {"gres": f"gpu:{evenly * gpus}"} if rest == 0 else {"gpus-per-task": gpus}
         flux["gpus-per-slot"] = gpus
-    for option, name in _OF_SLURM.items():
-        if variables.get(name):
-            slurm[option] = variables[name]
+    slurm |= told
     return [
         *(f"#SBATCH --{name}={value}" for name, value in slurm.items()),
         *(f"# flux: --{name}={value}" for name, value in flux.items()),
     ]
+
+
+def _told_by_slurm(variables: environment.Environment, described: str) -> dict[str, str]:
+    """Return the options of sbatch that make a job like the present one, of what Slurm says of it."""
+    options = {}
+    for option, (variable, field) in _TOLD_BY_SLURM.items():
+        found = re.search(rf"\s{field}=(\S+)", described)
+        # Never of both: the variables of a step may have a job's memory in other terms, which sbatch refuses together.
+        value = (found[1] if found else "") if described else variables.get(variable, "")
+        if value not in _UNSET:
+            options[option] = re.sub(r"\bgres[:/]", "", value) if option == "gres" else value
+    return options
 
 
 def _nodes(context: Context, variables: environment.Environment) -> int:
@@ -172,7 +224,4 @@ def _guessed(context: Context) -> str:
     if context.launcher == "torchrun":
         # The hosts would have to be told where they meet, which only they know.
         return f"torchrun --nproc-per-node {context.local_size} --nnodes {nodes}"
-    return {
-        "slurm": f"srun --nodes {nodes} --ntasks {context.size}",
-        "flux": f"flux run --nodes {nodes} --ntasks {context.size}",
-    }.get(environment.scheduler() or "", f"mpiexec -n {context.size}")
+    return mpi.launcher(context.size, nodes)

@@ -7,6 +7,7 @@ import re
 
 import pytest
 from broken_study import EPOCHS, LIMIT_S, BrokenStudy
+from slurm_cluster import slurm
 
 # The fixture runs the whole study; the limit is a test's with all its fixtures.
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(LIMIT_S + 120)]
@@ -61,6 +62,14 @@ def test_undisturbed_trainings_take_one_attempt(study: BrokenStudy) -> None:
         assert len(study.result(run)["attempts"]) == 1
     assert [len(study.rows(run)) for run in ("wide", "grid", "long", "steady")] == [1, 1, EPOCHS[1], EPOCHS[2]]
     assert study.weights("long") != study.weights("steady")
+
+
+def test_restart_sh_asks_for_what_the_job_had(study: BrokenStudy) -> None:
+    """Hazard 59: the job has lost Slurm's variables; with the default memory its training would be killed."""
+    (script,) = study.folder("grid").glob("work/*/restart.sh")
+    head = script.read_text().partition("\nset ")[0].splitlines()
+    assert {"#SBATCH --mem=1200M", "#SBATCH --gres=gpu:2", "#SBATCH --partition=batch"} <= set(head)
+    slurm("sbatch", "--test-only", str(script))
 
 
 def test_time_limit_is_kept_by_the_training_itself(study: BrokenStudy) -> None:

@@ -8,7 +8,8 @@ import subprocess
 import time
 
 import pytest
-from training_jobs import result, rows, train, undisturbed, work
+from torch.distributed import TCPStore
+from training_jobs import command_of, result, rows, train, undisturbed, work
 
 from scaffold.errors import ExitCode
 from scaffold.training.checkpoint import BEST, LAST, read
@@ -87,6 +88,31 @@ def test_one_of_several_ranks_killed_and_run_again(data, tmp_path, whole, ranks)
     assert done.returncode != 0
     continued(data, tmp_path, ranks)
     assert rows(tmp_path) == whole(ranks)
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_rank_that_waits_on_its_device_for_a_dead_one_ends_with_75(data, tmp_path, victim):
+    """Over NCCL no call fails; without a launcher that ends all, it would wait until a time limit aborts it."""
+    command, environment = command_of(data, tmp_path, 2, "none")
+    environment |= {"FAULT": f"strand {victim} 8", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
+    # torchrun's agents serve the store, so that rank 0's death does not take it along.
+    store = TCPStore("127.0.0.1", 0, None, True, wait_for_workers=False)
+    environment |= {"MASTER_PORT": str(store.port), "TORCHELASTIC_USE_AGENT_STORE": "True"}
+    ranks = [
+        subprocess.Popen(command, env={**environment, "RANK": str(rank)}, stderr=subprocess.PIPE, text=True)
+        for rank in (0, 1)
+    ]
+    try:
+        _, told = ranks[1 - victim].communicate(timeout=60)
+    finally:
+        for rank in ranks:
+            rank.kill()
+    assert ranks[1 - victim].returncode == ExitCode.RUN_AGAIN
+    assert ranks[victim].wait() == -signal.SIGKILL
+    assert told.count(f"scaffold train: lost contact with rank {victim}; the last checkpoint is safe") == 1
+    if victim == 1:
+        (attempt,) = json.loads((work(tmp_path) / "attempts.json").read_text())
+        assert (attempt["ending"], attempt["exit_code"]) == ("lost rank", ExitCode.RUN_AGAIN)
 
 
 def test_a_damaged_last_checkpoint_costs_epochs_but_no_bit(data, killed, tmp_path, whole):

@@ -38,6 +38,43 @@ def test_threads_are_explicit(clean):
     assert launch.join(launch.world(1), 1).threads >= 1
 
 
+class Bound(launch.Context):
+    """Rank 0 of three on two hosts, which may use ``own`` of its CPUs."""
+
+    def __init__(self, own, *others):
+        super().__init__()
+        self.hosts = ["a", *(host for host, _ in others)]
+        self._answers = [("a", own), *others]
+
+    def exchange(self, value):
+        return [value, *self._answers[1:]]
+
+
+@pytest.mark.parametrize(
+    ("others", "threads"),
+    [
+        ([("a", {0, 1, 2, 3}), ("b", {0, 1, 2, 3})], 2),
+        ([("a", {4, 5, 6, 7}), ("b", {0, 1, 2, 3})], 4),
+        ([("a", {3, 4}), ("a", {0})], 1),
+    ],
+)
+def test_threads_are_a_share_of_the_cpus_that_a_rank_may_use(clean, others, threads):
+    """A launcher that gives each rank four cores of its own would have two of them idle."""
+    clean.setenv("OMP_NUM_THREADS", "")
+    clean.setattr(launch.os, "sched_getaffinity", lambda process: {0, 1, 2, 3})
+    assert launch._default_threads(Bound({0, 1, 2, 3}, *others)) == threads
+
+
+def test_more_threads_than_cpus_are_told(clean, caplog):
+    """Hazard 54: Open MPI's mpiexec binds each rank to one core unless told otherwise, and nothing else shows it."""
+    clean.setattr(launch.os, "sched_getaffinity", lambda process: {5})
+    launch.join(launch.world(1), 1, threads=1)
+    assert "bind" not in caplog.text
+    launch.join(launch.world(1), 1, threads=2)
+    assert "2 threads on rank 0, which may use 1 of" in caplog.text
+    assert "mpiexec --bind-to none" in caplog.text
+
+
 def test_torchrun_with_another_size_is_refused_before_any_connection(clean):
     """Hazard 52: each process would be its own rank 0 of 1."""
     for name, value in {"RANK": "0", "WORLD_SIZE": "4", "MASTER_ADDR": "192.0.2.1", "MASTER_PORT": "9"}.items():

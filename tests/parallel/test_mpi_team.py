@@ -51,14 +51,20 @@ def test_singletons_are_refused_even_where_one_rank_is_asked_for(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("scheduler", "remedy"),
-    [({"SLURM_JOB_ID": "7"}, "srun --mpi=pmi2"), ({"FLUX_URI": "local:///x"}, "flux run -o pmi="), ({}, "mpiexec of")],
+    ("scheduler", "remedy", "launcher"),
+    [
+        ({"SLURM_JOB_ID": "7"}, "srun --mpi=pmi2", "srun --ntasks 4"),
+        ({"FLUX_URI": "local:///x"}, "flux run -o pmi=", "flux run --ntasks 4"),
+        ({}, "mpiexec of", "mpiexec -n 4"),
+    ],
 )
-def test_the_remedy_is_the_schedulers(monkeypatch, scheduler, remedy):
+def test_the_remedy_is_the_schedulers(monkeypatch, scheduler, remedy, launcher):
     """The user knows srun, and not what PMI is."""
     for name in ("SLURM_JOB_ID", "FLUX_URI"):
         monkeypatch.delenv(name, raising=False)
     for name, value in scheduler.items():
         monkeypatch.setenv(name, value)
-    with pytest.raises(UserError, match=remedy):
+    with pytest.raises(UserError, match=rf"{remedy}.*; launch with: {launcher} python -m mpi4py -m scaffold"):
         mpi.check_size(1, 4)
+    with pytest.raises(UserError, match=rf"started with 2 ranks, .* given; launch with: {launcher} python"):
+        mpi.check_size(2, 4)

@@ -2,6 +2,7 @@
 
 FAULT="KIND RANK STEP": before its STEP-th timed training step (from 1), rank RANK
 * ``kill``: kills itself as the kernel's memory killer would (SIGKILL);
+* ``strand``: the same, and the others wait for it for ever, as for a kernel on their device;
 * ``term``: gets SIGTERM, as from a scheduler;
 * ``term-all``: as ``term``, and so does every process of its group, loaders and launcher included;
 * ``insist``: gets SIGINT twice, as from a person who will not wait;
@@ -36,6 +37,8 @@ def train_step(learner, batch):
     calls += 1
     if calls == int(step) and own_rank() == int(rank):
         befall(learner)
+    elif calls == int(step) and kind == "strand":
+        time.sleep(3600)
     result = real_step(learner, batch)
     if kind == "watch":
         note("train", result.samples, float(result.loss) * result.samples, float(result.dice) * result.samples)
@@ -64,7 +67,7 @@ def own_rank():
 def befall(learner):
     import torch
 
-    if kind == "kill":
+    if kind in ("kill", "strand"):
         os.kill(os.getpid(), signal.SIGKILL)
     elif kind == "term":
         os.kill(os.getpid(), signal.SIGTERM)

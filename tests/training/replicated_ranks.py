@@ -18,6 +18,7 @@ import torch.distributed as dist
 from mpi4py import MPI
 from tiny_learner import batch_of, tiny_learner
 
+from scaffold.kernels import ladder
 from scaffold.training.replicas import replicate, unwrapped
 from scaffold.training.step import Learner, train_step
 
@@ -41,7 +42,9 @@ def replicated(group: dist.ProcessGroup, dtype: torch.dtype, **keys: Any) -> Lea
     learner = tiny_learner(dtype, **keys)
     if WORLD.rank:
         torch.nn.init.normal_(learner.model.head.weight)
-    return replace(learner, model=replicate(learner.model, group))
+    replica = replicate(learner.model, group)
+    assert not ladder.served(), "the record of kernels would have those of a pass that is no step"
+    return replace(learner, model=replica)
 
 
 def digest(learner: Learner) -> list[str]:

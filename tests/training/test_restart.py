@@ -1,5 +1,6 @@
 """``restart.sh``: what it starts, whatever the words it was made from."""
 
+import shlex
 import subprocess
 
 import pytest
@@ -33,6 +34,28 @@ def forget(monkeypatch):
     """Remove from the environment what the script would keep of it."""
     for name in restart._KEPT + restart._HIDING:
         monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture(autouse=True)
+def no_slurm(monkeypatch):
+    """The machine of the tests may itself be a job."""
+    for name in ("SLURM_JOB_ID", "SLURM_NNODES", *(name for name, _ in restart._TOLD_BY_SLURM.values())):
+        monkeypatch.delenv(name, raising=False)
+
+
+def scontrol(folder, monkeypatch, says):
+    """Put a ``scontrol`` on PATH that answers ``says``, and fails for another job than 7."""
+    program = folder / "bin" / "scontrol"
+    program.parent.mkdir()
+    program.write_text(f'#!/bin/bash\n[ "$*" = "--oneliner show job 7" ] && echo {shlex.quote(says)}\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:/usr/bin:/bin")
+
+
+def asked_of_slurm(script):
+    """Return the options of sbatch in the script's head, which ends at its first command."""
+    head = script.read_text().partition("\nset ")[0].splitlines()
+    return [line.removeprefix("#SBATCH ") for line in head if line.startswith("#SBATCH ")]
 
 
 def started(script, tmp_path):
@@ -118,15 +141,69 @@ def test_a_scheduler_reads_the_shape(job, tmp_path, monkeypatch):
         monkeypatch.setenv(name, value)
     context = world()
     context.threads, context.device = 3, torch.device("cuda", 0)
-    script = restart.write(tmp_path, context, job, Command(tmp_path / "meta.yaml", tmp_path, minutes=89.5)).read_text()
-    head = script.partition("\nset ")[0].splitlines()
-    assert [line.removeprefix("#SBATCH ") for line in head if line.startswith("#SBATCH ")] == [
+    path = restart.write(tmp_path, context, job, Command(tmp_path / "meta.yaml", tmp_path, minutes=89.5))
+    head = path.read_text().partition("\nset ")[0].splitlines()
+    assert asked_of_slurm(path) == [
         "--nodes=2", "--ntasks=4", "--cpus-per-task=3", "--time=90", "--ntasks-per-node=2", "--gres=gpu:2",
         "--mem=4501", "--partition=gpu",
     ]  # fmt: skip
     assert [line.removeprefix("# flux: ") for line in head if line.startswith("# flux: ")] == [
         "--nodes=2", "--nslots=4", "--cores-per-slot=3", "--time-limit=90m", "--gpus-per-slot=1",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("says", "asked"),
+    [
+        (
+            "JobId=7 JobName=x Account=ab12 QOS=(null) Partition=gpu MinCPUsNode=2 MinMemoryNode=300M Features=(null)"
+            " TresPerNode=gres:gpu:a100:2 ",
+            ["--gres=gpu:a100:2", "--mem=300M", "--partition=gpu", "--account=ab12"],
+        ),
+        (
+            "JobId=7 JobName=x Account=(null) QOS=long Partition=gpu MinMemoryCPU=100M Features=a100&nvme"
+            " TresPerNode=gres/gpu:2,gres/shard:1",
+            ["--gres=gpu:2,shard:1", "--mem-per-cpu=100M", "--constraint=a100&nvme", "--partition=gpu", "--qos=long"],
+        ),
+    ],
+)
+def test_slurm_is_asked_for_what_the_workflow_strips(job, tmp_path, monkeypatch, says, asked):
+    """Hazard 59: of a job's variables its id alone reaches a training; submitted without its memory it is killed."""
+    scontrol(tmp_path, monkeypatch, says)
+    context = world()
+    context.device = torch.device("cuda", 0)
+    arguments = tmp_path, context, job, Command(tmp_path / "meta.yaml", tmp_path)
+    shape = ["--nodes=2", "--ntasks=4", f"--cpus-per-task={context.threads}", "--ntasks-per-node=2"]
+    assert asked_of_slurm(restart.write(*arguments)) == [*shape, "--gres=gpu:2"], "control: not in a job"
+
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    # A step's terms beside the job's own would be refused: --mem and --mem-per-cpu.
+    monkeypatch.setenv("SLURM_MEM_PER_CPU", "150")
+    assert sorted(asked_of_slurm(restart.write(*arguments))) == sorted([*shape, *asked])
+
+
+def test_gpus_of_a_kind_are_asked_for_once_where_ranks_are_uneven(job, tmp_path, monkeypatch):
+    """Two options that say differently how many GPUs: which one counts is up to the version of Slurm."""
+    scontrol(tmp_path, monkeypatch, "JobId=7 Partition=gpu TresPerNode=gres/gpu:a100:2")
+    context = world(hosts=["a", "a", "b"])
+    context.device = torch.device("cuda", 0)
+    arguments = tmp_path, context, job, Command(tmp_path / "meta.yaml", tmp_path)
+    assert "--gpus-per-task=1" in asked_of_slurm(restart.write(*arguments)), "control: not in a job"
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    assert [option for option in asked_of_slurm(restart.write(*arguments)) if "gpu" in option] == [
+        "--gres=gpu:a100:2", "--partition=gpu",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("job_id", ["8", ""])
+def test_slurm_may_give_no_answer(job, tmp_path, monkeypatch, caplog, job_id):
+    """A node without scontrol, or a controller that is down, must not end the training; its variables then count."""
+    scontrol(tmp_path, monkeypatch, "Partition=other")
+    monkeypatch.setenv("SLURM_JOB_ID", job_id)
+    monkeypatch.setenv("SLURM_JOB_PARTITION", "gpu")
+    script = restart.write(tmp_path, world(), job, Command(tmp_path / "meta.yaml", tmp_path))
+    assert asked_of_slurm(script)[-1] == "--partition=gpu"
+    assert ("which scontrol did not tell" in caplog.text) == bool(job_id)
 
 
 def test_nodes_are_those_that_slurm_tells(job, tmp_path, monkeypatch):

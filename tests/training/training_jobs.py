@@ -65,6 +65,14 @@ def train(data: Path, output: Path, ranks: int = 1, fault: str = "none 0 0", lau
         options: further options of the verb, ``launched``, the launcher's number of ranks, and
             ``launcher_prefix``, what the verb is told that it was launched with.
     """
+    command, environment = command_of(data, output, ranks, launcher, **options)
+    environment["FAULT"] = fault
+    # A session of its own, so that a fault which signals the whole group spares the tests.
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=110, start_new_session=True)
+
+
+def command_of(data: Path, output: Path, ranks: int, launcher: str, **options) -> tuple[list[str], dict[str, str]]:
+    """Return the command of :func:`train`, and its environment without the fault."""
     launched = str(options.pop("launched", ranks))
     if "launcher_prefix" in options:
         options["launcher"] = options.pop("launcher_prefix")
@@ -77,11 +85,8 @@ def train(data: Path, output: Path, ranks: int = 1, fault: str = "none 0 0", lau
         "torchrun": [here, "-m", "torch.distributed.run", "--nproc-per-node", launched, FAULTY],
     }[launcher]
     environment = {name: value for name, value in os.environ.items() if name not in _LAUNCHERS}
-    environment |= {"FAULT": fault, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
-    # A session of its own, so that a fault which signals the whole group spares the tests.
-    return subprocess.run(
-        [*start, *verb], env=environment, capture_output=True, text=True, timeout=110, start_new_session=True
-    )
+    environment |= {"OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
+    return [str(part) for part in [*start, *verb]], environment
 
 
 def undisturbed(data: Path, factory, ranks: int) -> Path:

@@ -1,0 +1,89 @@
+"""Whose process has ended is known from its connection alone."""
+
+import contextlib
+import socket
+import threading
+import time
+from datetime import timedelta
+
+import pytest
+from torch.distributed import TCPStore
+
+from scaffold.parallel import lifelines
+from scaffold.parallel.lifelines import Lifelines
+
+
+@pytest.fixture
+def store():
+    return TCPStore("127.0.0.1", 0, None, True, timedelta(seconds=10), wait_for_workers=False)
+
+
+def first_lost(own, *others, within_s=0.5):
+    """Return the first rank that ``own`` finds lost, while the others look too; None if there is none."""
+    until = time.monotonic() + within_s
+    while time.monotonic() < until:
+        found = own.lost()
+        if found is not None:
+            return found
+        assert all(other.lost() is None for other in others)
+        time.sleep(0.01)
+    return None
+
+
+@pytest.fixture
+def three(store):
+    """Three ranks that hold lines; rank 0 answers while the others join, as its watcher does."""
+    ranks = [Lifelines(rank, store, "127.0.0.1") for rank in range(3)]
+    joining = [threading.Thread(target=ranks[rank].lost) for rank in (1, 2)]
+    for thread in joining:
+        thread.start()
+    while any(thread.is_alive() for thread in joining):
+        assert ranks[0].lost() is None
+    return ranks
+
+
+def end(rank):
+    """Close the connections of ``rank``, as the kernel does for a process that is killed."""
+    for key in list(rank._sockets.get_map().values()):
+        key.fileobj.close()
+
+
+def test_a_rank_that_ends_is_named_to_rank_0(three):
+    """It left no note, and a collective over NCCL would wait for it on the device until a time limit aborts all."""
+    assert first_lost(three[0], *three[1:]) is None, "control: all live"
+    end(three[2])
+    assert first_lost(three[0], three[1]) == 2
+    assert first_lost(three[0], three[1]) is None, "each is told once"
+
+
+def test_the_end_of_rank_0_is_seen_where_another_serves_the_store(three):
+    """Under torchrun the store is the agent's, and outlives rank 0."""
+    end(three[0])
+    assert first_lost(three[1]) == 0
+    assert first_lost(three[2]) == 0
+
+
+@pytest.mark.parametrize("hello", [b"", b"GET / HTTP/1.0\r\n\r\n", b"0" * 40])
+def test_a_stranger_is_no_rank(store, monkeypatch, hello):
+    """A port scanner that comes and goes would end a training of a week."""
+    monkeypatch.setattr(lifelines, "_HELLO_WITHIN_S", 0.05)
+    own = Lifelines(0, store, "127.0.0.1")
+    port = int(store.get("lifelines").decode().split()[0])
+    with socket.create_connection(("127.0.0.1", port)) as stranger:
+        stranger.sendall(hello)
+        assert first_lost(own, within_s=0.2) is None
+        stranger.settimeout(1)
+        with contextlib.suppress(ConnectionResetError):
+            assert stranger.recv(1) == b"", "it must not be welcomed"
+    assert first_lost(own, within_s=0.2) is None
+
+
+def test_a_rank_that_is_not_welcomed_holds_nothing(store, monkeypatch):
+    """Rank 0 that could not take it closes the connection, which is not its death."""
+    own, refused = Lifelines(0, store, "127.0.0.1"), Lifelines(1, store, "127.0.0.1")
+    monkeypatch.setattr(own, "_token", b"0" * 32)
+    joining = threading.Thread(target=refused.lost)
+    joining.start()
+    while joining.is_alive():
+        assert own.lost() is None
+    assert first_lost(refused, own) is None
