@@ -52,7 +52,7 @@ def declines(x: Tensor, weight: Tensor, bias: Tensor) -> str | None:
         return "shapes are not (N, C_in, D, H, W), (C_out, C_in, 1, 1, 1) and (C_out,)"
     if not x.device == weight.device == bias.device:
         return "the tensors are on several devices"
-    dtype = _compute_dtype(x)
+    dtype = compute_dtype(x)
     if dtype not in _DTYPES or any(parameter.dtype not in (torch.float32, dtype) for parameter in (weight, bias)):
         return f"activations of {dtype} or parameters of {weight.dtype} and {bias.dtype} are not served"
     if weight.dtype != bias.dtype or (weight.dtype != dtype and not torch.is_autocast_enabled(x.device.type)):
@@ -72,7 +72,7 @@ def declines(x: Tensor, weight: Tensor, bias: Tensor) -> str | None:
 def triton(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """Return the convolution by the Triton kernels; only for calls that ``declines`` does not refuse."""
     # The kernels round the parameters themselves, so that their gradients need not pass the narrow type.
-    out: Tensor = _convolution(x.to(_compute_dtype(x)), weight.flatten(1).contiguous(), bias.contiguous())
+    out: Tensor = _convolution(x.to(compute_dtype(x)), weight.flatten(1).contiguous(), bias.contiguous())
     return out
 
 
@@ -127,7 +127,8 @@ def _backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 _convolution.register_autograd(_backward, setup_context=_setup_context)
 
 
-def _compute_dtype(x: Tensor) -> torch.dtype:
+def compute_dtype(x: Tensor) -> torch.dtype:
+    """Return the dtype to which the convolution rounds its operands."""
     device = x.device.type
     cast = x.dtype != torch.float64 and torch.is_autocast_enabled(device)
     return torch.get_autocast_dtype(device) if cast else x.dtype

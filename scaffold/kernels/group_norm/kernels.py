@@ -72,14 +72,14 @@ def _pooled_tile(tile, DEPTH: tl.constexpr, HEIGHT: tl.constexpr, WIDTH: tl.cons
 
 
 @triton.jit
-def _groups(block, GROUPS: tl.constexpr, BLOCK_GROUPS: tl.constexpr):
+def group_lanes(block, GROUPS: tl.constexpr, BLOCK_GROUPS: tl.constexpr):
     """Return the groups of a block and which exist, (BLOCK_GROUPS,)."""
     group = block * BLOCK_GROUPS + tl.arange(0, BLOCK_GROUPS)
     return group, group < GROUPS
 
 
 @triton.jit
-def _channels(block, C: tl.constexpr, GROUPS: tl.constexpr, BLOCK_GROUPS: tl.constexpr, PADDED: tl.constexpr):
+def channel_lanes(block, C: tl.constexpr, GROUPS: tl.constexpr, BLOCK_GROUPS: tl.constexpr, PADDED: tl.constexpr):
     """Return the channels of a block and which exist, (BLOCK_GROUPS * PADDED,)."""
     lane = tl.arange(0, BLOCK_GROUPS * PADDED)
     width: tl.constexpr = C // GROUPS
@@ -92,7 +92,7 @@ def _channels(block, C: tl.constexpr, GROUPS: tl.constexpr, BLOCK_GROUPS: tl.con
 
 
 @triton.jit
-def _spread(values, PADDED: tl.constexpr):
+def spread(values, PADDED: tl.constexpr):
     """Repeat a value of each group for its channels."""
     size: tl.constexpr = values.shape[0]
     return tl.reshape(tl.broadcast_to(values[:, None], (size, PADDED)), (size * PADDED,))
@@ -152,12 +152,12 @@ def statistics_kernel(
     where the mean is large against the deviations, and its rounding is small against them where it is not.
     """
     program, block, sample = tl.program_id(0), tl.program_id(1), tl.program_id(2)
-    group, group_exists = _groups(block, GROUPS, BLOCK_GROUPS)
-    channel, channel_exists = _channels(block, C, GROUPS, BLOCK_GROUPS, PADDED)
+    group, group_exists = group_lanes(block, GROUPS, BLOCK_GROUPS)
+    channel, channel_exists = channel_lanes(block, C, GROUPS, BLOCK_GROUPS, PADDED)
     x += sample.to(tl.int64) * (DEPTH * HEIGHT * WIDTH * C)
     start, _distance, _exists = _tile(TOTAL - 1 - program, DEPTH, HEIGHT, WIDTH, UNROLL, ROWS, POOL)
     pivot = _load(x + start.to(tl.int64) * C + group * (C // GROUPS), group_exists, True, "")
-    origin = _spread(pivot, PADDED)[None, None, :]
+    origin = spread(pivot, PADDED)[None, None, :]
 
     mean = tl.zeros((ROWS, BLOCK_GROUPS * PADDED), tl.float32)
     m2 = tl.zeros((ROWS, BLOCK_GROUPS * PADDED), tl.float32)
@@ -212,6 +212,22 @@ def _sample_moments(
 
 
 @triton.jit
+def merge_statistics(
+    moments, statistics, program, sample, samples, eps, group, exists, GROUPS: tl.constexpr, PARTS: tl.constexpr,
+    CHUNK: tl.constexpr,
+):  # fmt: skip
+    """Return mean and 1 / deviation of groups of a sample; the first program keeps (count, mean, 1 / deviation)."""
+    count, mean, m2 = _sample_moments(moments, sample, samples, group, exists, GROUPS, PARTS, CHUNK)
+    rstd = 1.0 / tl.sqrt_rn(m2 / tl.maximum(count, 1.0) + eps)
+    statistics += (sample * GROUPS + group) * 3
+    writes = exists & (program == 0)
+    tl.store(statistics, count, mask=writes)
+    tl.store(statistics + 1, mean, mask=writes)
+    tl.store(statistics + 2, rstd, mask=writes)
+    return mean, rstd
+
+
+@triton.jit
 def _places(UNROLL: tl.constexpr):
     """Return the places in a window, to be compared with a tile's."""
     return tl.expand_dims(tl.expand_dims(tl.arange(0, UNROLL), _ROWS_AXIS), 2)
@@ -239,17 +255,13 @@ def normalise_kernel(
     With POOL also the maxima of the windows, and which of a window's 8 voxels each is.
     """
     program, block, sample = tl.program_id(0), tl.program_id(1), tl.program_id(2)
-    group, group_exists = _groups(block, GROUPS, BLOCK_GROUPS)
-    channel, channel_exists = _channels(block, C, GROUPS, BLOCK_GROUPS, PADDED)
-    count, mean, m2 = _sample_moments(moments, sample, samples, group, group_exists, GROUPS, PARTS, CHUNK)
-    rstd = 1.0 / tl.sqrt_rn(m2 / tl.maximum(count, 1.0) + eps)
-    statistics += (sample * GROUPS + group) * 3
-    writes = group_exists & (program == 0)
-    tl.store(statistics, count, mask=writes)
-    tl.store(statistics + 1, mean, mask=writes)
-    tl.store(statistics + 2, rstd, mask=writes)
-    mean = _spread(mean, PADDED)[None, None, :]
-    scale = (_spread(rstd, PADDED) * _load(weight + channel, channel_exists, True, ""))[None, None, :]
+    group, group_exists = group_lanes(block, GROUPS, BLOCK_GROUPS)
+    channel, channel_exists = channel_lanes(block, C, GROUPS, BLOCK_GROUPS, PADDED)
+    mean, rstd = merge_statistics(
+        moments, statistics, program, sample, samples, eps, group, group_exists, GROUPS, PARTS, CHUNK
+    )  # fmt: skip
+    mean = spread(mean, PADDED)[None, None, :]
+    scale = (spread(rstd, PADDED) * _load(weight + channel, channel_exists, True, ""))[None, None, :]
     shift = _load(bias + channel, channel_exists, True, "")[None, None, :]
 
     offset = sample.to(tl.int64) * (DEPTH * HEIGHT * WIDTH * C)
@@ -318,11 +330,11 @@ def gradient_sums_kernel(
     samples share their statistics.
     """
     program, block, sample = tl.program_id(0), tl.program_id(1), tl.program_id(2)
-    group, group_exists = _groups(block, GROUPS, BLOCK_GROUPS)
-    channel, channel_exists = _channels(block, C, GROUPS, BLOCK_GROUPS, PADDED)
+    group, group_exists = group_lanes(block, GROUPS, BLOCK_GROUPS)
+    channel, channel_exists = channel_lanes(block, C, GROUPS, BLOCK_GROUPS, PADDED)
     statistics += (sample // PLANES * GROUPS + group) * 3
-    rstd = _spread(_load(statistics + 2, group_exists, True, ""), PADDED)
-    mean = _spread(_load(statistics + 1, group_exists, True, ""), PADDED)[None, None, :]
+    rstd = spread(_load(statistics + 2, group_exists, True, ""), PADDED)
+    mean = spread(_load(statistics + 1, group_exists, True, ""), PADDED)[None, None, :]
     w = _load(weight + channel, channel_exists, True, "")
     scale = (rstd * w)[None, None, :]
     shift = _load(bias + channel, channel_exists, True, "")[None, None, :]
@@ -362,20 +374,49 @@ def gradient_sums_kernel(
 
 
 @triton.jit
+def sum_rows(rows, column, exists, WIDTH: tl.constexpr, PARTS: tl.constexpr):
+    """Return the sums over (PARTS, WIDTH) of some of its columns."""
+    chunk: tl.constexpr = 128
+    part = tl.arange(0, chunk)[:, None]
+    sums = tl.zeros((chunk, column.shape[0]), tl.float32)
+    for start in range(0, PARTS, chunk):
+        mask = (start + part < PARTS) & exists[None, :]
+        sums += tl.load(rows + (start + part).to(tl.int64) * WIDTH + column[None, :], mask=mask, other=0.0)
+    return tl.sum(sums, 0)
+
+
+@triton.jit
 def _sum_parameters(channel_sums, dweight, dbias, first, C: tl.constexpr, PARTS: tl.constexpr, COLUMNS: tl.constexpr):
     """Sum (PARTS, 2, C) over the parts, for COLUMNS channels."""
-    chunk: tl.constexpr = 128
     column = first + tl.arange(0, COLUMNS)
-    part = tl.arange(0, chunk)[:, None]
-    sum_w = tl.zeros((chunk, COLUMNS), tl.float32)
-    sum_b = tl.zeros((chunk, COLUMNS), tl.float32)
-    for start in range(0, PARTS, chunk):
-        mask = (start + part < PARTS) & (column[None, :] < C)
-        pointers = channel_sums + (start + part).to(tl.int64) * (2 * C) + column[None, :]
-        sum_w += tl.load(pointers, mask=mask, other=0.0)
-        sum_b += tl.load(pointers + C, mask=mask, other=0.0)
-    tl.store(dweight + column, tl.sum(sum_w, 0).to(dweight.dtype.element_ty), mask=column < C)
-    tl.store(dbias + column, tl.sum(sum_b, 0).to(dbias.dtype.element_ty), mask=column < C)
+    sum_w = sum_rows(channel_sums, column, column < C, 2 * C, PARTS)
+    sum_b = sum_rows(channel_sums + C, column, column < C, 2 * C, PARTS)
+    tl.store(dweight + column, sum_w.to(dweight.dtype.element_ty), mask=column < C)
+    tl.store(dbias + column, sum_b.to(dbias.dtype.element_ty), mask=column < C)
+
+
+@triton.jit
+def gradient_terms(
+    group_sums, statistics, sample, samples, group, exists, GROUPS: tl.constexpr, PARTS: tl.constexpr,
+    CHUNK: tl.constexpr,
+):  # fmt: skip
+    """Merge the sums (PARTS, samples, GROUPS, 2) for some groups of a sample.
+
+    Returns mean, 1 / deviation, and the constant and the slope of dx = scale * g - (slope * (x - mean) + constant).
+    """
+    part = tl.arange(0, CHUNK)[:, None]
+    sum_1 = tl.zeros((CHUNK, group.shape[0]), tl.float32)
+    sum_2 = tl.zeros((CHUNK, group.shape[0]), tl.float32)
+    for start in range(0, PARTS, CHUNK):
+        mask = (start + part < PARTS) & exists[None, :]
+        pointers = group_sums + (((start + part) * samples + sample) * GROUPS + group[None, :]) * 2
+        sum_1 += tl.load(pointers, mask=mask, other=0.0)
+        sum_2 += tl.load(pointers + 1, mask=mask, other=0.0)
+    statistics += (sample * GROUPS + group) * 3
+    rstd = _load(statistics + 2, exists, True, "")
+    share = rstd / tl.maximum(_load(statistics, exists, True, ""), 1.0)
+    mean = _load(statistics + 1, exists, True, "")
+    return mean, rstd, tl.sum(sum_1, 0) * share, tl.sum(sum_2, 0) * share * rstd
 
 
 @triton.jit(do_not_specialize=["samples"])
@@ -399,23 +440,15 @@ def input_gradient_kernel(
                 channel_sums, dweight, dbias, (program - PROGRAMS) * COLUMNS, C, CHANNEL_PARTS, COLUMNS
             )  # fmt: skip
     else:
-        group, group_exists = _groups(block, GROUPS, BLOCK_GROUPS)
-        channel, channel_exists = _channels(block, C, GROUPS, BLOCK_GROUPS, PADDED)
-        part = tl.arange(0, CHUNK)[:, None]
-        sum_1 = tl.zeros((CHUNK, BLOCK_GROUPS), tl.float32)
-        sum_2 = tl.zeros((CHUNK, BLOCK_GROUPS), tl.float32)
-        for start in range(0, PARTS, CHUNK):
-            mask = (start + part < PARTS) & group_exists[None, :]
-            pointers = group_sums + (((start + part) * samples + sample) * GROUPS + group[None, :]) * 2
-            sum_1 += tl.load(pointers, mask=mask, other=0.0)
-            sum_2 += tl.load(pointers + 1, mask=mask, other=0.0)
-        found = statistics + (sample * GROUPS + group) * 3
-        rstd = _load(found + 2, group_exists, True, "")
-        share = rstd / tl.maximum(_load(found, group_exists, True, ""), 1.0)
-        mean = _spread(_load(found + 1, group_exists, True, ""), PADDED)[None, None, :]
-        constant = _spread(tl.sum(sum_1, 0) * share, PADDED)[None, None, :]
-        slope = _spread(tl.sum(sum_2, 0) * share * rstd, PADDED)[None, None, :]
-        scale = (_spread(rstd, PADDED) * _load(weight + channel, channel_exists, True, ""))[None, None, :]
+        group, group_exists = group_lanes(block, GROUPS, BLOCK_GROUPS)
+        channel, channel_exists = channel_lanes(block, C, GROUPS, BLOCK_GROUPS, PADDED)
+        mean, rstd, constant, slope = gradient_terms(
+            group_sums, statistics, sample, samples, group, group_exists, GROUPS, PARTS, CHUNK
+        )  # fmt: skip
+        mean = spread(mean, PADDED)[None, None, :]
+        constant = spread(constant, PADDED)[None, None, :]
+        slope = spread(slope, PADDED)[None, None, :]
+        scale = (spread(rstd, PADDED) * _load(weight + channel, channel_exists, True, ""))[None, None, :]
         shift = _load(bias + channel, channel_exists, True, "")[None, None, :]
 
         offset = sample.to(tl.int64) * (DEPTH * HEIGHT * WIDTH * C)
