@@ -30,7 +30,9 @@ def group_norm_relu_pointwise(
     write it nor its gradient: the forward pass reads ``x`` twice, the backward pass reads ``x`` and the gradient of
     the logits twice and writes the gradient of ``x``. The normalised values are rounded to the dtype of ``x`` before
     they are multiplied, as if they had been written, so that the logits are those of the two operations to the order
-    of addition; their gradient, which the two operations round to that dtype between them, stays float32.
+    of addition; their gradient, which the two operations round to that dtype between them, stays float32. In turn the
+    sums over voxels of the backward pass take x - mean rounded to that dtype, each element once. A NaN or an infinity
+    in the logits' gradient reaches the sums of all channels, those that the ReLU stops in its voxel too.
 
     Args:
         x: (N, C, D, H, W), any floating dtype.
