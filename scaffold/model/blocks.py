@@ -76,9 +76,11 @@ class DoubleBlock(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Apply the block to ``x``."""
-        x = self.norm1(self.conv1(x))
-        x = self.norm2(self.conv2(x))
-        return x
+        return self.norm2(self.before_norm(x))  # type: ignore[no-any-return]
+
+    def before_norm(self, x: Tensor) -> Tensor:
+        """Apply all of the block but its last normalisation and ReLU, ``norm2``."""
+        return self.conv2(self.norm1(self.conv1(x)))  # type: ignore[no-any-return]
 
 
 class EncoderBlock(DoubleBlock):
@@ -115,3 +117,7 @@ class UpBlock(nn.Module):
     def forward(self, x: Tensor, skip: Tensor) -> Tensor:
         """Bring ``x`` to the resolution of ``skip`` and join the two."""
         return self.block(self.up(x, skip))  # type: ignore[no-any-return]
+
+    def before_norm(self, x: Tensor, skip: Tensor) -> Tensor:
+        """Do the same but for the last normalisation and ReLU, ``block.norm2``."""
+        return self.block.before_norm(self.up(x, skip))

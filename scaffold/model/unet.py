@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from scaffold.config import RunConfig
-from scaffold.kernels import pointwise_convolution
-from scaffold.model.blocks import DoubleBlock, EncoderBlock, UpBlock
+from scaffold.kernels import group_norm_relu_pointwise
+from scaffold.model.blocks import DoubleBlock, EncoderBlock, GroupNormReLU, UpBlock
 
 
 class UNet(nn.Module):
@@ -71,9 +71,11 @@ class UNet(nn.Module):
             skip, x = self._run(block, x)
             skips.append(skip)
         x = self._run(bottleneck, x)
-        for block in self.decoder:
+        *blocks, last = cast(Iterable[UpBlock], self.decoder)
+        for block in blocks:
             x = self._run(block, x, skips.pop())
-        return self.head(x)  # type: ignore[no-any-return]
+        x = self._run(last.before_norm, x, skips.pop())
+        return self.head(x, last.block.norm2)  # type: ignore[no-any-return]
 
     def _run(self, block: Callable[..., Any], *inputs: Tensor) -> Any:
         if self.activation_checkpointing and torch.is_grad_enabled():
@@ -83,13 +85,18 @@ class UNet(nn.Module):
 
 
 class Head(nn.Conv3d):
-    """The 1^3 convolution that makes the logits; parameters and their names are those of ``nn.Conv3d``."""
+    """The 1^3 convolution that makes the logits; parameters and their names are those of ``nn.Conv3d``.
+
+    It takes over the last normalisation, in one operation that need not write what lies between the two.
+    """
 
     bias: Tensor
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Return the logits of ``x``."""
-        return pointwise_convolution(x, self.weight, self.bias, site=self)
+    def forward(self, x: Tensor, norm: GroupNormReLU) -> Tensor:  # type: ignore[override]
+        """Return the logits of ``norm(x)``."""
+        return group_norm_relu_pointwise(
+            x, norm.weight, norm.bias, self.weight, self.bias, norm.groups, norm.eps, site=self
+        )
 
 
 def build(config: RunConfig) -> UNet:

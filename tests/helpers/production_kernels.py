@@ -23,7 +23,8 @@ from scaffold.kernels.gated_stack.driver import Launcher
 from scaffold.kernels.gated_stack.layout import StackDims
 from scaffold.kernels.gated_stack.plan import Precision
 from scaffold.kernels.group_norm import offline as group_norm
-from scaffold.kernels.group_norm.plan import Device, Problem
+from scaffold.kernels.group_norm.plan import Device, Problem, merging, summing
+from scaffold.kernels.head import plan as head_plan
 from scaffold.kernels.resources import compile_offline
 from scaffold.kernels.segmentation import plan as segmentation_plan
 
@@ -46,7 +47,7 @@ STACK = StackDims(2, 646_000, 3, 32, 1)
 """The first case of the gated stack's benchmark."""
 STEP_UP = step_up.Sizes(1, 64, (64,) * 3, (128,) * 3)
 TOP_LEVEL = Problem(64, 8, 256, 256, 256, 1, 2, pooled=True)
-DEEP_LEVEL = Problem(256, 8, 64, 64, 64, 1, 2, pooled=False)
+DEEP_LEVEL = Problem(512, 8, 32, 32, 32, 1, 2, pooled=False)
 """Small enough that each program merges partial results."""
 
 
@@ -169,6 +170,24 @@ def segmentation(name: str, target: Target = H200, **changes: Any) -> Any:
     return compile_offline(kernel, constants, types, {"num_warps": launch.num_warps}, target.arch)
 
 
+def head(
+    name: Any, target: Target = H200, channels: int = 64, classes: int = CLASSES, voxels: int = 128**3,
+    itemsize: int = 2, **changes: Any,
+) -> Any:  # fmt: skip
+    """Compile ``{name}_kernel`` of the last normalisation and the head in one."""
+    from scaffold.kernels.head import kernels
+
+    launch = head_plan.plan(name, head_plan.Problem(channels, 8, classes, voxels, 1, itemsize), target.device)
+    kernel = getattr(kernels, f"{name}_kernel")
+    rows, _ = summing(264, 2 * channels + classes * (channels + 1))
+    constants = dict(launch.constants) | merging(264, launch)
+    constants |= {"ROWS": rows["CHANNEL_PARTS"], "COLUMNS": rows["COLUMNS"]} | changes
+    constants = {key: value for key, value in constants.items() if key in kernel.arg_names}
+    types = dict.fromkeys(("x", "logits", "dlogits", "dx"), "*bf16" if itemsize == 2 else "*fp32")
+    types |= {"samples": "i32", "eps": "fp32"}
+    return compile_offline(kernel, constants, types, {"num_warps": launch.warps}, target.arch)
+
+
 def norm(name: Any, target: Target = H200, problem: Problem = TOP_LEVEL) -> Any:
     """Compile ``{name}_kernel`` of the normalisation: a pass over the tensor, or the merging of its results."""
     if name.endswith("coefficients"):
@@ -219,9 +238,11 @@ SPECIMENS = [
     *_forms("gated_stack.kernels", stack, _LAYER, "ieee", precision="ieee"),
     *_forms("gated_stack.kernels", stack, _LAYER, "tf32x3", precision="tf32x3"),
     *_forms("gated_stack.kernels", stack, "scale_gradient"),
+    *_forms("group_norm.kernels", norm, _PASSES, "top level", problem=TOP_LEVEL._replace(pooled=False)),
     *_forms("group_norm.kernels", norm, _PASSES, "pooled", problem=TOP_LEVEL),
     *_forms("group_norm.kernels", norm, _PASSES, "small", problem=DEEP_LEVEL),
     *_forms("group_norm.kernels", norm, "forward_coefficients backward_coefficients"),
+    *_forms("head.kernels", head, "logits gradient_sums input_gradient"),
     *_forms("segmentation.kernels", segmentation, "sums gradient"),
 ]
 """Every kernel at least once."""

@@ -10,7 +10,7 @@ from scaffold.kernels.convolution import stem, upsample_launch
 from scaffold.kernels.group_norm import launch
 
 PLANNERS = {
-    "group_norm": lambda device: launch._device(device).multiprocessors,
+    "group_norm": lambda device: launch.device_of(device).multiprocessors,
     "stem": stem._multiprocessors,
     "upsample": upsample_launch.multiprocessors,
     "others": hardware.multiprocessors,
@@ -26,7 +26,7 @@ def named(monkeypatch):
         index = lambda device: device if isinstance(device, int) else device.index  # noqa: E731
         monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: devices[index(device)])
 
-    caches = (hardware.say_if_untuned, hardware.multiprocessors, launch._device)
+    caches = (hardware.say_if_untuned, hardware.multiprocessors, launch.device_of)
     for cache in caches:
         cache.cache_clear()
     yield name
@@ -58,7 +58,7 @@ def test_launches_are_tuned_by_name(named, name, tuned):
     """The number of multiprocessors is that of several models."""
     named(name)
     assert hardware.is_tuned(name) == tuned
-    assert launch._device(torch.device("cuda", 0)).tuned == tuned
+    assert launch.device_of(torch.device("cuda", 0)).tuned == tuned
 
 
 def test_the_interpreter_is_no_device(named, caplog):

@@ -7,7 +7,7 @@ import torch
 from tensors import LAST
 from torch import nn
 
-from scaffold.kernels import group_norm, ladder, refusals, segmentation
+from scaffold.kernels import group_norm, head, ladder, refusals, segmentation
 from scaffold.kernels.convolution import pointwise, stem, upsample
 from scaffold.kernels.group_norm import launch
 from scaffold.kernels.ladder import KernelError
@@ -29,6 +29,11 @@ def head_case():
     return image(16), torch.randn(5, 16, 1, 1, 1, requires_grad=True), torch.rand(5, requires_grad=True)
 
 
+def last_case():
+    x, weight, bias, groups = norm_case()
+    return x, weight, bias, *head_case()[1:], groups
+
+
 def up_case():
     skip = torch.randn(1, 16, 8, 8, 8).contiguous(memory_format=LAST).requires_grad_()
     return image(32), torch.randn(32, 16, 2, 2, 2, requires_grad=True), torch.rand(16, requires_grad=True), skip
@@ -43,6 +48,7 @@ OPS = {
     "group_norm_relu_pool": (group_norm.group_norm_relu_pool, norm_case, "group_norm.kernels", "GROUPNORM"),
     "segmentation_sums": (segmentation.segmentation_sums, loss_case, "segmentation.kernels", "SEGMENTATION"),
     "pointwise_convolution": (pointwise.pointwise_convolution, head_case, "convolution.pointwise_kernels", "POINTWISE"),
+    "group_norm_relu_pointwise": (head.group_norm_relu_pointwise, last_case, "group_norm.kernels", "HEAD"),
     "upsample_concatenate": (upsample.upsample_concatenate, up_case, "convolution.upsample_kernels", "UPSAMPLE"),
     "stem_convolution": (stem.stem_convolution, stem_case, "convolution.stem_kernels", "STEM"),
 }
@@ -60,8 +66,18 @@ def op(request, monkeypatch):
     monkeypatch.delattr(f"scaffold.kernels.{package}.{name}", raising=False)
     for name in ("TRITON", "COMPILE"):
         monkeypatch.delenv(f"SCAFFOLD_{switch}_{name}", raising=False)
+    if request.param == "group_norm_relu_pointwise":
+        for name in ("GROUPNORM", "POINTWISE"):
+            monkeypatch.setenv(f"SCAFFOLD_{name}_TRITON", "0")
     torch.manual_seed(2)
     return request.param, function, case(), f"SCAFFOLD_{switch}_TRITON"
+
+
+def below(name):
+    """What serves an operation without its kernels."""
+    if name == "group_norm_relu_pointwise":
+        return {name: {"separate": 1}, "group_norm_relu": {"eager": 1}, "pointwise_convolution": {"eager": 1}}
+    return {name: {"eager": 1}}
 
 
 def outputs(result):
@@ -72,7 +88,7 @@ def test_a_kernel_that_fails_costs_a_warning_and_changes_no_result(op, caplog, m
     """A launch outside its launch region would end the training instead."""
     name, function, arguments, switch = op
     found = outputs(function(*arguments))
-    assert ladder.served() == {name: {"eager": 1}}
+    assert ladder.served() == below(name)
     (record,) = caplog.records
     assert "None in sys.modules" in record.getMessage()
     assert f"{switch}=0" in record.getMessage()
@@ -90,7 +106,7 @@ def test_the_switch_passes_the_kernels_over(op, monkeypatch, caplog, site):
     monkeypatch.setenv(switch, "off")
     keywords = {"site": site} if name != "segmentation_sums" else {}
     function(*arguments, **keywords)
-    assert ladder.served() == {name: {"eager": 1}}
+    assert ladder.served() == below(name)
     assert not caplog.records
 
 

@@ -25,6 +25,8 @@ WORKLOADS: dict[str, str] = {
     "upsample_backward": f"{_UNET}.upsample:backward",
     "head_forward": f"{_UNET}.head:forward",
     "head_backward": f"{_UNET}.head:backward",
+    "last_norm_head_forward": f"{_UNET}.last_norm_head:forward",
+    "last_norm_head_backward": f"{_UNET}.last_norm_head:backward",
     "loss_sums_forward": f"{_UNET}.loss_sums:forward",
     "loss_sums_backward": f"{_UNET}.loss_sums:backward",
     "clipped_adam": f"{_UNET}.adam:step",

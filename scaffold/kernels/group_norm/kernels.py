@@ -226,38 +226,19 @@ def _sample_moments(
 
 
 @triton.jit
-def _sample_sums(
-    sums, sample, samples, group, exists, GROUPS: tl.constexpr, PARTS: tl.constexpr, CHUNK: tl.constexpr
+def merge_statistics(
+    moments, statistics, program, sample, samples, eps, group, exists, GROUPS: tl.constexpr, PARTS: tl.constexpr,
+    CHUNK: tl.constexpr,
 ):  # fmt: skip
-    """Add up (PARTS, samples, GROUPS, 2) for some groups of one sample."""
-    part = tl.arange(0, CHUNK)[:, None]
-    sum_1 = tl.zeros((CHUNK, group.shape[0]), tl.float32)
-    sum_2 = tl.zeros((CHUNK, group.shape[0]), tl.float32)
-    for start in range(0, PARTS, CHUNK):
-        mask = (start + part < PARTS) & exists[None, :]
-        pointers = sums + (((start + part) * samples + sample) * GROUPS + group[None, :]) * 2
-        sum_1 += tl.load(pointers, mask=mask, other=0.0)
-        sum_2 += tl.load(pointers + 1, mask=mask, other=0.0)
-    return tl.sum(sum_1, 0), tl.sum(sum_2, 0)
-
-
-@triton.jit
-def _reciprocal_deviation(count, m2, eps):
-    return 1.0 / tl.sqrt_rn(m2 / tl.maximum(count, 1.0) + eps)
-
-
-@triton.jit
-def _gradient_coefficients(sum_1, sum_2, count, rstd):
-    """Of the gradient's part that is linear in x - mean: slope and constant."""
-    share = rstd / tl.maximum(count, 1.0)
-    return sum_2 * share * rstd, sum_1 * share
-
-
-@triton.jit
-def _store_statistics(statistics, count, mean, rstd, mask):
-    tl.store(statistics, count, mask=mask)
-    tl.store(statistics + 1, mean, mask=mask)
-    tl.store(statistics + 2, rstd, mask=mask)
+    """Return mean and 1 / deviation of groups of a sample; the first program keeps (count, mean, 1 / deviation)."""
+    count, mean, m2 = _sample_moments(moments, sample, samples, group, exists, GROUPS, PARTS, CHUNK)
+    rstd = 1.0 / tl.sqrt_rn(m2 / tl.maximum(count, 1.0) + eps)
+    statistics += (sample * GROUPS + group) * 3
+    writes = exists & (program == 0)
+    tl.store(statistics, count, mask=writes)
+    tl.store(statistics + 1, mean, mask=writes)
+    tl.store(statistics + 2, rstd, mask=writes)
+    return mean, rstd
 
 
 @triton.jit(do_not_specialize=["samples"])
@@ -270,39 +251,15 @@ def forward_coefficients_kernel(
     A program for each group of a sample; in what it writes, mean, scale and shift of each channel.
     """
     group, sample = tl.program_id(0) + tl.arange(0, 1), tl.program_id(2)
-    count, mean, m2 = _sample_moments(moments, sample, samples, group, group < GROUPS, GROUPS, PARTS, CHUNK)
-    rstd = _reciprocal_deviation(count, m2, eps)
-    _store_statistics(statistics + (sample * GROUPS + group) * 3, count, mean, rstd, group < GROUPS)
+    mean, rstd = merge_statistics(
+        moments, statistics, 0, sample, samples, eps, group, group < GROUPS, GROUPS, PARTS, CHUNK
+    )  # fmt: skip
     within = tl.arange(0, PADDED)
     channel, exists = group * (C // GROUPS) + within, within < C // GROUPS
     coefficients += sample * (3 * C) + channel
     tl.store(coefficients, tl.broadcast_to(mean, (PADDED,)), mask=exists)
     tl.store(coefficients + C, rstd * _load(weight + channel, exists, True), mask=exists)
     tl.store(coefficients + 2 * C, _load(bias + channel, exists, True), mask=exists)
-
-
-@triton.jit(do_not_specialize=["samples"])
-def backward_coefficients_kernel(
-    group_sums, weight, bias, statistics, coefficients, samples,
-    C: tl.constexpr, GROUPS: tl.constexpr, PADDED: tl.constexpr, PARTS: tl.constexpr, CHUNK: tl.constexpr,
-):  # fmt: skip
-    """Add up sums, and write what ``input_gradient_kernel`` applies: (samples, 5, C).
-
-    A program for each group of a sample; in what it writes, mean, scale, shift, slope and constant of each channel.
-    """
-    group, sample = tl.program_id(0) + tl.arange(0, 1), tl.program_id(2)
-    sum_1, sum_2 = _sample_sums(group_sums, sample, samples, group, group < GROUPS, GROUPS, PARTS, CHUNK)
-    statistics += (sample * GROUPS + group) * 3
-    rstd = tl.load(statistics + 2)
-    slope, constant = _gradient_coefficients(sum_1, sum_2, tl.load(statistics), rstd)
-    within = tl.arange(0, PADDED)
-    channel, exists = group * (C // GROUPS) + within, within < C // GROUPS
-    coefficients += sample * (5 * C) + channel
-    tl.store(coefficients, tl.broadcast_to(tl.load(statistics + 1), (PADDED,)), mask=exists)
-    tl.store(coefficients + C, rstd * _load(weight + channel, exists, True), mask=exists)
-    tl.store(coefficients + 2 * C, _load(bias + channel, exists, True), mask=exists)
-    tl.store(coefficients + 3 * C, tl.broadcast_to(slope, (PADDED,)), mask=exists)
-    tl.store(coefficients + 4 * C, tl.broadcast_to(constant, (PADDED,)), mask=exists)
 
 
 @triton.jit
@@ -326,26 +283,25 @@ def normalise_kernel(
     C: tl.constexpr, GROUPS: tl.constexpr, DEPTH: tl.constexpr, HEIGHT: tl.constexpr, WIDTH: tl.constexpr,
     UNROLL: tl.constexpr, ROWS: tl.constexpr, BLOCK_GROUPS: tl.constexpr, PADDED: tl.constexpr,
     PROGRAMS: tl.constexpr, TILES: tl.constexpr, TOTAL: tl.constexpr, POOL: tl.constexpr, MASKED: tl.constexpr,
-    MERGED: tl.constexpr, PARTS: tl.constexpr, CHUNK: tl.constexpr,
+    PARTS: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
     """Write y.
 
-    With POOL also the maxima of the windows, and which of a window's 8 voxels each is. Without MERGED, each
+    With POOL also the maxima of the windows, and which of a window's 8 voxels each is. With PARTS, each
     program merges the moments of its sample first, and one keeps (count, mean, 1 / deviation) as statistics.
     """
     program, block, sample = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     channel, channel_exists = channel_lanes(block, C, GROUPS, BLOCK_GROUPS, PADDED)
-    if MERGED:
+    if PARTS == 0:
         row = coefficients + sample * (3 * C) + channel
         mean = _load(row, channel_exists, MASKED)
         scale = _load(row + C, channel_exists, MASKED)
         shift = _load(row + 2 * C, channel_exists, MASKED)
     else:
         group, group_exists = group_lanes(block, GROUPS, BLOCK_GROUPS)
-        count, group_mean, m2 = _sample_moments(moments, sample, samples, group, group_exists, GROUPS, PARTS, CHUNK)
-        rstd = _reciprocal_deviation(count, m2, eps)
-        statistics += (sample * GROUPS + group) * 3
-        _store_statistics(statistics, count, group_mean, rstd, group_exists & (program == 0))
+        group_mean, rstd = merge_statistics(
+            moments, statistics, program, sample, samples, eps, group, group_exists, GROUPS, PARTS, CHUNK
+        )  # fmt: skip
         mean = spread(group_mean, PADDED)
         scale = spread(rstd, PADDED) * _load(weight + channel, channel_exists, True)
         shift = _load(bias + channel, channel_exists, True)
@@ -461,20 +417,72 @@ def gradient_sums_kernel(
 
 
 @triton.jit
+def sum_rows(rows, column, exists, WIDTH: tl.constexpr, PARTS: tl.constexpr):
+    """Return the sums over (PARTS, WIDTH) of some of its columns."""
+    chunk: tl.constexpr = 64
+    part = tl.arange(0, chunk)[:, None]
+    sums = tl.zeros((chunk, column.shape[0]), tl.float32)
+    for start in range(0, PARTS, chunk):
+        mask = (start + part < PARTS) & exists[None, :]
+        sums += tl.load(rows + (start + part).to(tl.int64) * WIDTH + column[None, :], mask=mask, other=0.0)
+    return tl.sum(sums, 0)
+
+
+@triton.jit
 def _sum_parameters(channel_sums, dweight, dbias, first, C: tl.constexpr, PARTS: tl.constexpr, COLUMNS: tl.constexpr):
     """Sum (PARTS, 2, C) over the parts, for COLUMNS channels."""
-    chunk: tl.constexpr = 64
     column = first + tl.arange(0, COLUMNS)
-    part = tl.arange(0, chunk)[:, None]
-    sum_w = tl.zeros((chunk, COLUMNS), tl.float32)
-    sum_b = tl.zeros((chunk, COLUMNS), tl.float32)
-    for start in range(0, PARTS, chunk):
-        mask = (start + part < PARTS) & (column[None, :] < C)
-        pointers = channel_sums + (start + part).to(tl.int64) * (2 * C) + column[None, :]
-        sum_w += tl.load(pointers, mask=mask, other=0.0)
-        sum_b += tl.load(pointers + C, mask=mask, other=0.0)
-    tl.store(dweight + column, tl.sum(sum_w, 0).to(dweight.dtype.element_ty), mask=column < C)
-    tl.store(dbias + column, tl.sum(sum_b, 0).to(dbias.dtype.element_ty), mask=column < C)
+    sum_w = sum_rows(channel_sums, column, column < C, 2 * C, PARTS)
+    sum_b = sum_rows(channel_sums + C, column, column < C, 2 * C, PARTS)
+    tl.store(dweight + column, sum_w.to(dweight.dtype.element_ty), mask=column < C)
+    tl.store(dbias + column, sum_b.to(dbias.dtype.element_ty), mask=column < C)
+
+
+@triton.jit
+def gradient_terms(
+    group_sums, statistics, sample, samples, group, exists, GROUPS: tl.constexpr, PARTS: tl.constexpr,
+    CHUNK: tl.constexpr,
+):  # fmt: skip
+    """Merge the sums (PARTS, samples, GROUPS, 2) for some groups of a sample.
+
+    Returns mean, 1 / deviation, and the constant and the slope of dx = scale * g - (slope * (x - mean) + constant).
+    """
+    part = tl.arange(0, CHUNK)[:, None]
+    sum_1 = tl.zeros((CHUNK, group.shape[0]), tl.float32)
+    sum_2 = tl.zeros((CHUNK, group.shape[0]), tl.float32)
+    for start in range(0, PARTS, CHUNK):
+        mask = (start + part < PARTS) & exists[None, :]
+        pointers = group_sums + (((start + part) * samples + sample) * GROUPS + group[None, :]) * 2
+        sum_1 += tl.load(pointers, mask=mask, other=0.0)
+        sum_2 += tl.load(pointers + 1, mask=mask, other=0.0)
+    statistics += (sample * GROUPS + group) * 3
+    rstd = _load(statistics + 2, exists, True)
+    share = rstd / tl.maximum(_load(statistics, exists, True), 1.0)
+    mean = _load(statistics + 1, exists, True)
+    return mean, rstd, tl.sum(sum_1, 0) * share, tl.sum(sum_2, 0) * share * rstd
+
+
+@triton.jit(do_not_specialize=["samples"])
+def backward_coefficients_kernel(
+    group_sums, weight, bias, statistics, coefficients, samples,
+    C: tl.constexpr, GROUPS: tl.constexpr, PADDED: tl.constexpr, PARTS: tl.constexpr, CHUNK: tl.constexpr,
+):  # fmt: skip
+    """Add up sums, and write what ``input_gradient_kernel`` applies: (samples, 5, C).
+
+    A program for each group of a sample; in what it writes, mean, scale, shift, slope and constant of each channel.
+    """
+    group, sample = tl.program_id(0) + tl.arange(0, 1), tl.program_id(2)
+    mean, rstd, constant, slope = gradient_terms(
+        group_sums, statistics, sample, samples, group, group < GROUPS, GROUPS, PARTS, CHUNK
+    )  # fmt: skip
+    within = tl.arange(0, PADDED)
+    channel, exists = group * (C // GROUPS) + within, within < C // GROUPS
+    coefficients += sample * (5 * C) + channel
+    tl.store(coefficients, tl.broadcast_to(mean, (PADDED,)), mask=exists)
+    tl.store(coefficients + C, rstd * _load(weight + channel, exists, True), mask=exists)
+    tl.store(coefficients + 2 * C, _load(bias + channel, exists, True), mask=exists)
+    tl.store(coefficients + 3 * C, tl.broadcast_to(slope, (PADDED,)), mask=exists)
+    tl.store(coefficients + 4 * C, tl.broadcast_to(constant, (PADDED,)), mask=exists)
 
 
 @triton.jit(do_not_specialize=["samples"])
@@ -484,12 +492,12 @@ def input_gradient_kernel(
     C: tl.constexpr, GROUPS: tl.constexpr, DEPTH: tl.constexpr, HEIGHT: tl.constexpr, WIDTH: tl.constexpr,
     UNROLL: tl.constexpr, ROWS: tl.constexpr, BLOCK_GROUPS: tl.constexpr, PADDED: tl.constexpr,
     PROGRAMS: tl.constexpr, TILES: tl.constexpr, TOTAL: tl.constexpr, POOL: tl.constexpr, MASKED: tl.constexpr,
-    HAS_DY: tl.constexpr, MERGED: tl.constexpr, PARTS: tl.constexpr, CHUNK: tl.constexpr,
-    CHANNEL_PARTS: tl.constexpr, COLUMNS: tl.constexpr,
+    HAS_DY: tl.constexpr, PARTS: tl.constexpr, CHUNK: tl.constexpr, CHANNEL_PARTS: tl.constexpr,
+    COLUMNS: tl.constexpr,
 ):  # fmt: skip
     """Write the gradient of x.
 
-    Without MERGED, each program adds up the sums of its sample first. The first programs reduce
+    With PARTS, each program adds up the sums of its sample first. The first programs reduce
     (CHANNEL_PARTS, 2, C) to the parameters' gradients instead.
     """
     reducing: tl.constexpr = (C + COLUMNS - 1) // COLUMNS
@@ -501,7 +509,7 @@ def input_gradient_kernel(
             )  # fmt: skip
     else:
         channel, channel_exists = channel_lanes(block, C, GROUPS, BLOCK_GROUPS, PADDED)
-        if MERGED:
+        if PARTS == 0:
             row = coefficients + sample * (5 * C) + channel
             mean = _load(row, channel_exists, MASKED)
             scale = _load(row + C, channel_exists, MASKED)
@@ -510,13 +518,10 @@ def input_gradient_kernel(
             constant = _load(row + 4 * C, channel_exists, MASKED)
         else:
             group, group_exists = group_lanes(block, GROUPS, BLOCK_GROUPS)
-            sum_1, sum_2 = _sample_sums(group_sums, sample, samples, group, group_exists, GROUPS, PARTS, CHUNK)
-            found = statistics + (sample * GROUPS + group) * 3
-            rstd = _load(found + 2, group_exists, True)
-            group_slope, group_constant = _gradient_coefficients(
-                sum_1, sum_2, _load(found, group_exists, True), rstd
+            group_mean, rstd, group_constant, group_slope = gradient_terms(
+                group_sums, statistics, sample, samples, group, group_exists, GROUPS, PARTS, CHUNK
             )  # fmt: skip
-            mean = spread(_load(found + 1, group_exists, True), PADDED)
+            mean = spread(group_mean, PADDED)
             scale = spread(rstd, PADDED) * _load(weight + channel, channel_exists, True)
             shift = _load(bias + channel, channel_exists, True)
             slope, constant = spread(group_slope, PADDED), spread(group_constant, PADDED)

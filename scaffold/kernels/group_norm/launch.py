@@ -177,7 +177,7 @@ def run(
 
 def _plan(kernel: Pass, x: Tensor, groups: int, *, planes: bool = False, pool: bool = False) -> tuple[Problem, Plan]:
     N, C, D, H, W = x.shape
-    device = _device(x.device)
+    device = device_of(x.device)
     if planes:
         problem = Problem(C, groups, 1, H, W, N * D, x.element_size(), False)
         return problem, plan_planes(kernel, problem, device)
@@ -186,7 +186,8 @@ def _plan(kernel: Pass, x: Tensor, groups: int, *, planes: bool = False, pool: b
 
 
 @functools.cache
-def _device(device: torch.device) -> Device:
+def device_of(device: torch.device) -> Device:
+    """Return what plans need to know of ``device``; one that is no GPU is Triton's interpreter."""
     multiprocessors = hardware.multiprocessors(device)
     if device.type != "cuda":
         return Device(multiprocessors, lanes=32)

@@ -193,15 +193,15 @@ def layout(problem: Problem, device: Device, choice: Choice) -> Plan:
     return Plan(tuple(constants.items()), choice.warps, programs, blocks)
 
 
-def merging(parts: int, launch: Plan) -> dict[str, Any]:
+def merging(parts: int, launch: Plan) -> dict[str, int]:
     """Return the compile-time arguments of a pass whose programs merge ``parts`` partial results of their groups."""
     block_groups: int = dict(launch.constants)["BLOCK_GROUPS"]
     chunk = min(ceil_power_of_2(parts), max(1, _MERGED_AT_ONCE // block_groups))
-    return {"MERGED": False, "PARTS": parts, "CHUNK": chunk}
+    return {"PARTS": parts, "CHUNK": chunk}
 
 
-MERGED: dict[str, Any] = {"MERGED": True, "PARTS": 0, "CHUNK": 0}
-"""Compile-time arguments of a pass after a launch that has merged them."""
+MERGED = {"PARTS": 0, "CHUNK": 0}
+"""The same of a pass that a launch of its own has merged them for."""
 
 
 def merger(parts: int, channels: int, groups: int) -> Plan:

@@ -62,6 +62,18 @@ def head_backward(site: Level, itemsize: int) -> Cost:
     return Cost(itemsize * (2 * site.channels + CLASSES) * voxels, 4 * site.channels * CLASSES * voxels)
 
 
+def last_norm_head_forward(site: Level, itemsize: int) -> Cost:
+    """Read for the statistics, read, write the logits."""
+    voxels = site.edge**3
+    return Cost(itemsize * (2 * site.channels + CLASSES) * voxels, 2 * site.channels * (CLASSES + 4) * voxels)
+
+
+def last_norm_head_backward(site: Level, itemsize: int) -> Cost:
+    """Read input and gradient of the logits for the sums, read both again, write the gradient of the input."""
+    voxels = site.edge**3
+    return Cost(itemsize * (3 * site.channels + 2 * CLASSES) * voxels, 4 * site.channels * (CLASSES + 4) * voxels)
+
+
 def loss_sums_forward(edge: int, itemsize: int) -> Cost:
     """Read logits and labels."""
     return Cost((itemsize * CLASSES + _LABEL) * edge**3, 10 * CLASSES * edge**3)

@@ -76,6 +76,8 @@ def test_parameters_are_those_of_the_network(network):
         (costs.upsample_backward(Level(64, 128), 2), 2 * 335.7 - 268.4, 2 * 34.36),
         (costs.head_forward(Level(64, 128), 2), 293.6, 1.61),
         (costs.head_backward(Level(64, 128), 2), 293.6 + 268.4, 3.22),
+        (costs.last_norm_head_forward(Level(64, 128), 2), 2 * 268.4 + 25.17, None),
+        (costs.last_norm_head_backward(Level(64, 128), 2), 3 * 268.4 + 2 * 25.17, None),
         (costs.loss_sums_forward(128, 2), 25.17 + 2.1, None),
         (costs.loss_sums_backward(128, 2), 2 * 25.17 + 2.1, None),
         # 28 B a parameter for the update, 4 for the norm.
