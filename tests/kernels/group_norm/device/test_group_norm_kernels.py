@@ -135,8 +135,9 @@ def test_statistics_where_a_program_begins_at_an_outlier(tile, device, monkeypat
     def error():
         return relative_error(launch.moments(x, 4)[0, ..., 2], exact)
 
-    # 64 tiles may magnify rounding 64 times.
-    assert error() < 64 * 2**-24
+    # 64 tiles may magnify rounding 64 times, and there are some roundings.
+    budget = 64 * 2**-22
+    assert error() < budget
     from scaffold.kernels.group_norm import kernels
 
     near_the_outlier = mutants.mutant(
@@ -144,7 +145,7 @@ def test_statistics_where_a_program_begins_at_an_outlier(tile, device, monkeypat
         monkeypatch, tmp_path,
     )  # fmt: skip
     monkeypatch.setattr(kernels, "statistics_kernel", near_the_outlier.statistics_kernel)
-    assert error() > 64 * 2**-24, "control: with the first element in the place of the first tile's mean"
+    assert error() > 10 * budget, "control: with the first element in the place of the first tile's mean"
 
 
 @pytest.mark.parametrize("mean", [0.0, 1e3])
