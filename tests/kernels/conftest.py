@@ -15,6 +15,9 @@ from tensors import poisoned_memory
 from scaffold.kernels import ladder
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+# Before a test pretends that the interpreter is asked for.
+if importlib.util.find_spec("triton") is not None:
+    importlib.import_module("triton")
 KERNELS_RUN = importlib.util.find_spec("triton") is not None and (torch.cuda.is_available() or INTERPRETED)
 
 collect_ignore_glob = [] if KERNELS_RUN else ["*/device"]
