@@ -12,6 +12,8 @@ import contextlib
 import secrets
 import selectors
 import socket
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
 _KEY = "lifelines"
 _TOKEN_BYTES = 16
 _WELCOME = b"+"
-_HELLO_WITHIN_S = 5.0
+_CONNECT_WITHIN_S = 5.0
 
 _KEEPALIVE = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 20, "TCP_KEEPCNT": 6}
 """A node that is lost closes nothing; so the kernel asks, and gives up after three minutes."""
@@ -44,12 +46,13 @@ class Lifelines:
             # Whoever cannot name it is no rank of this job: a port scanner, say.
             self._token = secrets.token_hex(_TOKEN_BYTES).encode()
             server = socket.create_server(("", 0), backlog=1024)
-            server.setblocking(False)
-            self._sockets.register(server, selectors.EVENT_READ)
+            self._when_readable(server, self._accept)
             store.set(_KEY, f"{server.getsockname()[1]} {self._token.decode()}")
 
     def lost(self) -> int | None:
-        """Return a rank whose process has ended since the last call, or None. Does not wait.
+        """Return a rank whose process has ended since the last call, or None.
+
+        Waits for nobody but, once, for a connection to rank 0's host.
 
         Raises:
             RuntimeError: the store is gone, and rank 0 with it.
@@ -59,56 +62,78 @@ class Lifelines:
             with contextlib.suppress(OSError):
                 self._join()
         for key, _ in self._sockets.select(0):
-            sock = key.fileobj
-            assert isinstance(sock, socket.socket)  # noqa: S101 - nothing else was registered
-            if key.data is None:
-                self._accept_all(sock)
-            elif _has_ended(sock):
-                self._sockets.unregister(sock)
-                sock.close()
-                return int(key.data)
+            # Told to be readable, it need not be.
+            with contextlib.suppress(BlockingIOError):
+                lost: int | None = key.data(key.fileobj)
+                if lost is not None:
+                    return lost
         return None
 
     def _join(self) -> None:
         port, token = self._store.get(_KEY).decode().split()
-        line = socket.create_connection((self._host, int(port)), _HELLO_WITHIN_S)
+        line = socket.create_connection((self._host, int(port)), _CONNECT_WITHIN_S)
+        _keep_alive(line)
         line.sendall(f"{token}{self._rank:08d}".encode())
-        # Refused, it ends too, which is nobody's death.
-        if line.recv(1) == _WELCOME:
-            self._hold(line, 0)
+        # However long rank 0 takes to answer: hanging up would look to it like the end of this process.
+        self._when_readable(line, self._welcomed)
+
+    def _welcomed(self, line: socket.socket) -> None:
+        if _read(line, len(_WELCOME)) == _WELCOME:
+            self._when_readable(line, partial(self._watch, 0))
         else:
-            line.close()
+            # Refused, it ends too, which is nobody's death.
+            self._close(line)
 
-    def _accept_all(self, server: socket.socket) -> None:
-        while True:
-            try:
+    def _accept(self, server: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while True:
                 line, _ = server.accept()
-            except OSError:
-                return
-            try:
-                line.settimeout(_HELLO_WITHIN_S)
-                hello = line.recv(2 * _TOKEN_BYTES + 8)
-                if not secrets.compare_digest(hello[:-8], self._token):
-                    raise ValueError(hello)
-                rank = int(hello[-8:])
-                line.sendall(_WELCOME)
-                self._hold(line, rank)
-            except (OSError, ValueError):
-                line.close()
+                self._when_readable(line, self._greeted)
 
-    def _hold(self, line: socket.socket, rank: int) -> None:
-        line.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        for name, value in _KEEPALIVE.items():
-            if hasattr(socket, name):
-                line.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+    def _greeted(self, line: socket.socket) -> None:
+        hello = _read(line, 2 * _TOKEN_BYTES + 8)
+        try:
+            if not secrets.compare_digest(hello[:-8], self._token):
+                raise ValueError(hello)
+            rank = int(hello[-8:])
+            line.sendall(_WELCOME)
+        except (OSError, ValueError):
+            self._close(line)
+        else:
+            _keep_alive(line)
+            self._when_readable(line, partial(self._watch, rank))
+
+    def _watch(self, rank: int, line: socket.socket) -> int | None:
+        if _read(line, 1):
+            return None
+        self._close(line)
+        return rank
+
+    def _when_readable(self, line: socket.socket, act: Callable[[socket.socket], int | None]) -> None:
+        """From now on let :meth:`lost` call ``act`` when ``line`` can be read, or accepted from, without waiting."""
         line.setblocking(False)
-        self._sockets.register(line, selectors.EVENT_READ, rank)
+        if line in self._sockets.get_map():
+            self._sockets.modify(line, selectors.EVENT_READ, act)
+        else:
+            self._sockets.register(line, selectors.EVENT_READ, act)
+
+    def _close(self, line: socket.socket) -> None:
+        self._sockets.unregister(line)
+        line.close()
 
 
-def _has_ended(line: socket.socket) -> bool:
+def _keep_alive(line: socket.socket) -> None:
+    line.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in _KEEPALIVE.items():
+        if hasattr(socket, name):
+            line.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+
+def _read(line: socket.socket, most: int) -> bytes:
+    """Return what has come, empty where the other end is gone."""
     try:
-        return not line.recv(64)
+        return line.recv(most)
     except BlockingIOError:
-        return False
+        raise
     except OSError:
-        return True
+        return b""
