@@ -27,9 +27,11 @@ from numpy.typing import NDArray
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+import script
 from tables import write_with_conditions
 
 from scaffold import rng
+from scaffold.cli.common import at_least_one
 from scaffold.config import RunConfig
 from scaffold.dataset import voxelize
 from scaffold.dataset.plan import make_plan
@@ -259,8 +261,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("output", type=Path, help="CSV file to write")
     parser.add_argument("--scratch", type=Path, help="folder on the disk to measure (default: the temporary one)")
-    parser.add_argument("--scales", type=int, nargs="+", default=[7, 8], metavar="S", help="default: 7 8")
-    parser.add_argument("--repeats", type=int, default=7, metavar="N", help="rounds of each step (default: 7)")
+    parser.add_argument("--scales", type=at_least_one, nargs="+", default=[7, 8], metavar="S", help="default: 7 8")
+    parser.add_argument("--repeats", type=at_least_one, default=7, metavar="N", help="rounds of each step (default: 7)")
     arguments = parser.parse_args()
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     with tempfile.TemporaryDirectory(dir=arguments.scratch) as scratch:
@@ -269,4 +271,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    script.run(main)

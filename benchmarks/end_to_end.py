@@ -31,7 +31,12 @@ from typing import Any
 
 import pandas as pd
 
+sys.path.insert(0, str(Path(__file__).parent))
+
+import script
+
 from scaffold import atomic, provenance
+from scaffold.cli.common import at_least_one
 from scaffold.config import Job, Study, dataset_name, library_name, resume_identity
 from scaffold.reporting import style
 from scaffold.training.attempts import ATTEMPTS
@@ -271,13 +276,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--study", type=Path, default=Path("config/scale7.yaml"))
     parser.add_argument("--run", default=None)
     parser.add_argument("--arms", nargs="+", default=["ours", "stock"], choices=list(ARMS))
-    parser.add_argument("--epochs", type=int, default=200, help="most epochs of each arm")
-    parser.add_argument("--turn", type=int, default=10, help="epochs that an arm trains before the next one does")
+    parser.add_argument("--epochs", type=at_least_one, default=200, help="most epochs of each arm")
+    parser.add_argument(
+        "--turn", type=at_least_one, default=10, help="epochs that an arm trains before the next one does"
+    )
     parser.add_argument("--minutes", type=float, default=600.0, help="time of all trainings together")
     parser.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="keys laid over the study")
     options = parser.parse_args(arguments)
     study = Study.load(options.study, options.set)
-    job = next(job for job in study.jobs() if options.run in (None, job.run))
+    chosen = study.run(options.run)
+    job = next(job for job in study.jobs() if job.config is chosen.config)
     resolved = options.work / "study.yaml"
     atomic.write_yaml(resolved, study.to_mapping())
     meta = make_data(resolved, job, options.work)
@@ -288,4 +296,4 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    script.run(main)

@@ -32,9 +32,11 @@ import yaml
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+import script
 from tables import write_with_conditions
 
 from scaffold import study_files
+from scaffold.cli.common import at_least_one
 from scaffold.config import Study, training_identity
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -110,8 +112,8 @@ def main() -> None:
     """Measure both studies and write the table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("output", type=Path, metavar="FILE", help="CSV to write; a .json goes beside it")
-    parser.add_argument("--runs", type=int, default=300, metavar="N", help="runs of each study (default: 300)")
-    parser.add_argument("--repeats", type=int, default=5, metavar="N", help="of each command (default: 5)")
+    parser.add_argument("--runs", type=at_least_one, default=300, metavar="N", help="runs of each study (default: 300)")
+    parser.add_argument("--repeats", type=at_least_one, default=5, metavar="N", help="of each command (default: 5)")
     parser.add_argument("--scratch", type=Path, metavar="DIR", help="where the studies go; best in memory")
     arguments = parser.parse_args()
     os.environ["PYTHONPATH"] = str(ROOT)
@@ -128,4 +130,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    script.run(main)

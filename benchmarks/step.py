@@ -22,6 +22,7 @@ import statistics
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pandas as pd
@@ -30,10 +31,13 @@ from torch import Tensor
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+import script
 from stock_unet import StockUNet, stock_loss
 
 from scaffold import atomic, provenance
+from scaffold.cli.common import at_least_one
 from scaffold.config import RunConfig
+from scaffold.errors import UserError
 from scaffold.interleave import Task, interleave
 from scaffold.kernels.bench.measure import device_name
 from scaffold.kernels.bench.timing import stopwatch, wait
@@ -105,24 +109,28 @@ def ours(scale: int, images: Tensor, labels: Tensor, graph: bool) -> Callable[[]
     return lambda: train_step(learner, batch).loss
 
 
+_LAST, _CONTIGUOUS = torch.channels_last_3d, torch.contiguous_format
+
+ARMS: dict[str, Callable[[int, Tensor, Tensor], Callable[[], object]]] = {
+    "stock eager, contiguous": partial(stock, memory_format=_CONTIGUOUS, compiled=False),
+    "stock eager, channels last": partial(stock, memory_format=_LAST, compiled=False),
+    "stock compiled, contiguous": partial(stock, memory_format=_CONTIGUOUS, compiled=True),
+    "stock compiled, channels last": partial(stock, memory_format=_LAST, compiled=True),
+    "ours, step by step": partial(ours, graph=False),
+    "ours": partial(ours, graph=True),
+}
+"""What makes the step of each arm, of a scale, images and labels."""
+
+
 def build_arms(scale: int, batch: int, device: torch.device, wanted: Sequence[str]) -> Iterator[Arm]:
-    """Yield the arms named in ``wanted`` (all of them if it is empty), each built when it is asked for."""
+    """Yield the arms named in ``wanted``, each built when it is asked for."""
     edge = 2**scale
     torch.manual_seed(0)
     images = torch.rand((batch, 3, edge, edge, edge), device=device)
     labels = torch.randint(0, CLASSES, (batch, edge, edge, edge), device=device).to(torch.uint8)
-    last, plain = torch.channels_last_3d, torch.contiguous_format
-    makers: dict[str, Callable[[], Callable[[], object]]] = {
-        "stock eager, contiguous": lambda: stock(scale, images, labels, plain, compiled=False),
-        "stock eager, channels last": lambda: stock(scale, images, labels, last, compiled=False),
-        "stock compiled, contiguous": lambda: stock(scale, images, labels, plain, compiled=True),
-        "stock compiled, channels last": lambda: stock(scale, images, labels, last, compiled=True),
-        "ours, step by step": lambda: ours(scale, images, labels, graph=False),
-        "ours": lambda: ours(scale, images, labels, graph=True),
-    }
-    for name, make in makers.items():
-        if not wanted or name in wanted:
-            yield Arm(name, make())
+    for name, make in ARMS.items():
+        if name in wanted:
+            yield Arm(name, make(scale, images, labels))
 
 
 def measure(arms: Sequence[Arm], rounds: int, steps: int, device: torch.device) -> dict[str, list[float]]:
@@ -165,14 +173,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Measure and write the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("output", type=Path, help="folder for step.csv and step_profile.csv")
-    parser.add_argument("--scales", type=int, nargs="+", default=[6, 7, 8])
-    parser.add_argument("--batches", type=int, nargs="+", default=[1])
-    parser.add_argument("--arms", nargs="+", default=[], help="names of arms; default: all")
-    parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--steps", type=int, default=5, help="timed steps a round")
+    parser.add_argument("--scales", type=int, choices=range(4, 10), nargs="+", default=[6, 7, 8])
+    parser.add_argument("--batches", type=at_least_one, nargs="+", default=[1])
+    parser.add_argument("--arms", nargs="+", choices=list(ARMS), default=list(ARMS), help="default: all")
+    parser.add_argument("--rounds", type=at_least_one, default=9)
+    parser.add_argument("--steps", type=at_least_one, default=5, help="timed steps a round")
     parser.add_argument("--device", default="cuda")
     options = parser.parse_args(arguments)
     device = torch.device(options.device)
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise UserError("no GPU is visible to PyTorch; try --device cpu --scales 4 to see the benchmark work")
     torch.backends.cudnn.benchmark = False
     for scale in options.scales:
         for batch in options.batches:
@@ -260,4 +270,4 @@ def _with_peak(builder: Iterator[Arm], device: torch.device) -> tuple[Arm, float
 
 
 if __name__ == "__main__":
-    main()
+    script.run(main)

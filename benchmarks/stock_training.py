@@ -27,6 +27,7 @@ from torch import Tensor
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+import script
 from stock_unet import StockUNet, copy_weights, stock_terms
 
 from scaffold import cli
@@ -108,4 +109,4 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    script.run(main)
