@@ -233,7 +233,7 @@ def _cell(
         rows.append(row)
         spread = f"[{row['ms_low']:.2f}, {row['ms_high']:.2f}]"
         ratio = f"{row['speedup']:.3f}x [{row['speedup_low']:.3f}, {row['speedup_high']:.3f}]"
-        memory = f"  {peaks[name]:.1f} GiB" if peaks.get(name) else ""
+        memory = f"  {peaks[name]:.1f} GiB" if name in peaks and device.type == "cuda" else ""
         print(f"scale {scale} batch {batch} {name:<38}{row['ms']:>9.2f} ms {spread}  {ratio}{memory}", flush=True)
     if device.type == "cuda":
         for arm in arms:

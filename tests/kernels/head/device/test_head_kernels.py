@@ -145,6 +145,20 @@ def test_autocast_rounds_the_convolutions_parameters_only(device):
     assert op.declines(*inputs, 8) is not None, "without it the dtypes are a mistake, which PyTorch shall tell"
 
 
+def test_autocast_rounds_the_bias_before_it_is_added(device):
+    """Logits would not be those of the two operations, which add a rounded bias."""
+    (x, norm_weight, norm_bias, weight, bias), _ = make_case(device, dtype=narrow(), parameters=torch.float32)
+    eps = torch.finfo(narrow()).eps
+    norm_weight.zero_()
+    norm_bias.fill_(1)
+    weight.zero_()[:, 3] = eps / 2
+    bias.fill_(1 + eps * 9 / 16)
+    assert ((bias + eps / 2).to(narrow()) == 1 + eps).all(), "control: what adding first would give"
+    with torch.autocast(device, narrow()):
+        logits = op.group_norm_relu_pointwise(x, norm_weight, norm_bias, weight, bias, 8)
+    assert (logits == 1 + 2 * eps).all()
+
+
 @pytest.mark.usefixtures("poisoned_memory")
 def test_nothing_unwritten_is_read(device):
     """A program would leave its row of partial sums, or a voxel of a result, as it found it."""
