@@ -10,6 +10,7 @@ are over; the same command with the same `--work` continues. After each turn are
     end_to_end.csv         one row an epoch: the trainer's own columns, and the seconds of training so far
     end_to_end_starts.csv  one row a start: what it took before its first epoch, and after its last
     end_to_end.svg         validation Dice over those seconds and over epochs
+    end_to_end.yaml        the study, with all its keys
 
 Seconds of training are the trainer's own: epochs with their validation, and what training waited for checkpoints.
 Compiling, capturing and warming up come before the first epoch of a start, in every arm alike, and do not count.
@@ -289,6 +290,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     resolved = options.work / "study.yaml"
     atomic.write_yaml(resolved, study.to_mapping())
     meta = make_data(resolved, job, options.work)
+    atomic.write_yaml(options.output / "end_to_end.yaml", study.to_mapping())
     trainings = [Training(arm, job, resolved, meta, options.work / "runs" / arm) for arm in options.arms]
     take_turns(trainings, options.epochs, options.turn, time.monotonic() + 60 * options.minutes, options.output)
     for training in trainings:

@@ -178,7 +178,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--arms", nargs="+", choices=list(ARMS), default=list(ARMS), help="default: all")
     parser.add_argument("--rounds", type=at_least_one, default=9)
     parser.add_argument("--steps", type=at_least_one, default=5, help="timed steps a round")
-    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
     options = parser.parse_args(arguments)
     device = torch.device(options.device)
     if device.type == "cuda" and not torch.cuda.is_available():

@@ -105,10 +105,12 @@ class Kernels(_Record):
             graph replays counts once, when it is captured.
         differing_ranks: ranks that some other set of implementations served, ascending. Their results differ
             in rounding, and the slowest sets the pace of all.
+        switches: variables that turn implementations on or off, as they were set on rank 0; empty in older records.
     """
 
     calls: dict[str, dict[str, int]]
     differing_ranks: list[int]
+    switches: dict[str, str] = {}
 
 
 class Attempt(_Record):

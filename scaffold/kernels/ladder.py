@@ -180,10 +180,10 @@ class Ladder(Generic[_T]):
 
     def _takes(self, rung: Rung[_T], state: _State, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> bool:
         on = switches.read(rung.switch) if rung.switch else None
-        if on is False:
-            return False
         try:
-            refusal = rung.declines(*arguments, **keywords) if rung.declines else None
+            refusal = f"switched off by {rung.switch}" if on is False else None
+            if refusal is None and rung.declines:
+                refusal = rung.declines(*arguments, **keywords)
             if refusal is None and not on and rung.hesitates:
                 refusal = rung.hesitates(*arguments, **keywords)
         except Exception as error:

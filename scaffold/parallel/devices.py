@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import os
+
 import torch
 
 from scaffold.errors import UserError
+
+HIDING = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
+"""Variables that hide all GPUs when they are set to nothing."""
 
 
 def pick_device(local: int, visible: int) -> torch.device:
@@ -39,6 +44,24 @@ def backend_for(kinds: list[str]) -> str:
             " mend its node, or set CUDA_VISIBLE_DEVICES= to train on CPU everywhere"
         )
     return "nccl" if kinds[0] == "cuda" else "gloo"
+
+
+def refuse_missing_gpu(device: torch.device, gpus: int) -> None:
+    """Refuse the CPU where a GPU was asked for: a benchmark would take hours and tell of another machine.
+
+    Args:
+        device: of this rank.
+        gpus: that the study asks for, for each rank.
+
+    Raises:
+        UserError: it asks for one, PyTorch sees none, and none is hidden on purpose.
+    """
+    hidden = any(name in os.environ and not os.environ[name].strip() for name in HIDING)
+    if gpus and device.type == "cpu" and not hidden:
+        raise UserError(
+            f"resources.gpus of the study is {gpus}, but PyTorch {torch.__version__} sees no GPU here: see to the"
+            " driver and to a build of PyTorch for it, or set CUDA_VISIBLE_DEVICES= (to nothing) to train on the CPU"
+        )
 
 
 def refuse_shared_devices(devices: list[tuple[str, str]]) -> None:

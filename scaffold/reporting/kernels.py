@@ -12,7 +12,7 @@ NOT_RECORDED = "not recorded"
 
 
 def joined(seeds: Iterable[Kernels | None]) -> Kernels | None:
-    """Return the calls of all seeds, and the ranks that differed in any; None if no seed has a record."""
+    """Return the calls of all seeds, the ranks that differed in any and all switches; None if no seed has a record."""
     known = [kernels for kernels in seeds if kernels is not None]
     calls: dict[str, Counter[str]] = {}
     for kernels in known:
@@ -20,7 +20,8 @@ def joined(seeds: Iterable[Kernels | None]) -> Kernels | None:
             calls.setdefault(operation, Counter()).update(counts)
     ranks = sorted({rank for kernels in known for rank in kernels.differing_ranks})
     merged = {operation: dict(counts) for operation, counts in calls.items()}
-    return Kernels(calls=merged, differing_ranks=ranks) if known else None
+    switches = {name: word for kernels in known for name, word in kernels.switches.items()}
+    return Kernels(calls=merged, differing_ranks=ranks, switches=switches) if known else None
 
 
 def in_words(kernels: Kernels | None) -> str:
@@ -34,4 +35,6 @@ def in_words(kernels: Kernels | None) -> str:
     if kernels.differing_ranks:
         ranks = kernels.differing_ranks
         text += f"; otherwise on {count(len(ranks), 'rank')} ({', '.join(map(str, ranks))})"
+    if kernels.switches:
+        text += f"; with {', '.join(f'{name}={word}' for name, word in sorted(kernels.switches.items()))}"
     return text

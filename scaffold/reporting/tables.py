@@ -94,11 +94,9 @@ def show_summary(path: Path, console: Console) -> None:
         console.print(f"\nfigures: {os.path.commonpath(drawn)}/", highlight=False, soft_wrap=True)
     report = results / "report.html"
     fresh = report.exists() and report.stat().st_mtime >= path.stat().st_mtime
-    console.print(
-        f"report:  {report}" if fresh else f"report:  {'older than this; ' if report.exists() else ''}make report",
-        highlight=False,
-        soft_wrap=True,
-    )
+    # The summary may be of another study than the one that `make report` takes by itself.
+    make = f"{'older than this; ' if report.exists() else ''}make report STUDY={results / 'study.yaml'}"
+    console.print(f"report:  {report if fresh else make}", highlight=False, soft_wrap=True)
 
 
 def _row(figure: FigureOfMerit) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from scaffold import atomic
 from scaffold.config import Job
 from scaffold.kernels import switches
 from scaffold.parallel import environment, mpi
+from scaffold.parallel.devices import HIDING
 from scaffold.parallel.launch import Context
 from scaffold.training import graph
 from scaffold.training.workdir import SEALED
@@ -31,14 +32,11 @@ SCRIPT, SETTINGS = "restart.sh", "config.yaml"
 SWITCHES = (*switches.KERNELS, graph.SWITCH)
 """Variables that turn a training's fast paths on and off."""
 
-_KEPT = (
+KEPT = (
     "PYTHONPATH", "OMP_NUM_THREADS", "SCAFFOLD_TIMEOUT", "PROFILE_TORCH", "PROFILE_TORCH_WAIT", "PROFILE_TORCH_WARMUP",
     "PROFILE_TORCH_ACTIVE", "PROFILE_TORCH_RECORD_SHAPES", "PROFILE_TORCH_WITH_STACK", *SWITCHES,
 )  # fmt: skip
 """Variables that change what a training does, set again where they were set, be it to nothing."""
-
-_HIDING = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
-"""Set to nothing they hide all GPUs, which is set again; numbers hold for this job, and this rank, alone."""
 
 _TOLD_BY_SLURM = {
     "mem": ("SLURM_MEM_PER_NODE", "MinMemoryNode"),
@@ -124,8 +122,8 @@ def script(
     }
     if command.minutes is not None:
         arguments["minutes"] = f"{command.minutes:g}"
-    kept = [name for name in _KEPT if name in variables]
-    kept += [name for name in _HIDING if name in variables and not variables[name].strip()]
+    kept = [name for name in KEPT if name in variables]
+    kept += [name for name in HIDING if name in variables and not variables[name].strip()]
     program = {"mpi": "python -m mpi4py -m scaffold", "torchrun": "-m scaffold --"}.get(
         context.launcher, "python -m scaffold"
     )

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import logging
+import os
 from typing import Any
 
+from scaffold.config.problems import nearest
 from scaffold.kernels import ladder
 from scaffold.parallel.team import Team
+from scaffold.training import restart
+
+_OURS = "SCAFFOLD_"
 
 log = logging.getLogger("scaffold")
 
@@ -15,7 +20,19 @@ def gather(team: Team) -> dict[str, Any]:
     """Return the calls served so far, as :class:`scaffold.records.Kernels` has them. Collective."""
     calls = team.exchange(ladder.served())
     rungs = [{op: sorted(counts) for op, counts in of_rank.items()} for of_rank in calls]
-    return {"calls": calls[0], "differing_ranks": [rank for rank in range(team.size) if rungs[rank] != rungs[0]]}
+    return {
+        "calls": calls[0],
+        "differing_ranks": [rank for rank in range(team.size) if rungs[rank] != rungs[0]],
+        "switches": {name: os.environ[name] for name in restart.SWITCHES if name in os.environ},
+    }
+
+
+def warn_of_unknown_switches(team: Team) -> None:
+    """Warn on rank 0 of variables that are named like ours and mean nothing: a switch misspelt, say."""
+    known = [name for name in restart.KEPT if name.startswith(_OURS)]
+    for name in sorted(os.environ) if team.rank == 0 else ():
+        if name.startswith(_OURS) and name not in known:
+            log.warning("%s is set, which no training reads%s", name, nearest(name, known))
 
 
 def tell(kernels: dict[str, Any], team: Team) -> None:

@@ -28,6 +28,7 @@ from scaffold.errors import Ending, ExitCode, IncurableError, ScaffoldError, Sto
 from scaffold.model.unet import build as build_network
 from scaffold.parallel import ending
 from scaffold.parallel.alarm import Alarm, Failure
+from scaffold.parallel.devices import refuse_missing_gpu
 from scaffold.parallel.launch import Context, is_lost_rank, lost_rank
 from scaffold.parallel.stopping import StopRequests
 from scaffold.parallel.team import RankError
@@ -118,6 +119,8 @@ def run(
     stops = StopRequests(context, deadline)
     try:
         with stops.listening():
+            with context.together("looking for a GPU"):
+                refuse_missing_gpu(context.device, job.resources.gpus)
             data = open_data(context, job, command.meta)
             record.work = open_work(context, job, command.output)
             with context.together("writing restart.sh"):
@@ -300,6 +303,7 @@ def goes_beyond(state: State, config: RunConfig) -> bool:
 def _get_ready(training: Training, job: Job, data: Data, setup: dict[str, float]) -> None:
     """Do what an untimed start does: replicate the network, weigh the classes, warm up. Collective."""
     context, learner = training.context, training.learner
+    served.warn_of_unknown_switches(context)
     with _timed(setup, "build_s"):
         if context.data_group is not None:
             replica = replicate(unwrapped(learner.model), context.data_group)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,7 @@ ROOT = Path(__file__).resolve().parents[2]
         (["stock_training.py", "--confg", "study.yaml"], "--config"),
         (["step.py", "out", "--arms", "stock"], "invalid choice: 'stock'"),
         (["step.py", "out", "--scales", "3"], "invalid choice: 3"),
+        (["step.py", "out", "--device", "xpu"], "invalid choice: 'xpu'"),
         (["step.py", "out", "--scales", "4"], "no GPU is visible to PyTorch; try --device cpu"),
         (["datagen.py", "out.csv", "--repeats", "0"], "'0' is not an integer of at least 1"),
         (["planning.py", "out.csv", "--runs", "none"], "'none' is not an integer of at least 1"),
@@ -38,3 +40,19 @@ def test_it_ends_with_2_and_no_traceback(tmp_path: Path, command: list[str], tol
     assert told in done.stderr
     assert (done.returncode, "Traceback" in done.stderr) == (2, False), done.stderr
     assert not list(tmp_path.iterdir())
+
+
+def test_what_a_stopped_script_has_started_ends_too(tmp_path: Path) -> None:
+    """A training would go on alone, for hours, beside whatever is measured next."""
+    child = f"import pathlib, time; pathlib.Path({str(tmp_path / 'alive')!r}).touch(); time.sleep(60)"
+    code = f"import script, subprocess, sys; script.run(lambda: subprocess.run([sys.executable, '-c', {child!r}]))"
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'benchmarks'}"}
+    with subprocess.Popen(
+        [sys.executable, "-c", code], env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    ) as script:
+        while not (tmp_path / "alive").exists():
+            time.sleep(0.05)
+        script.terminate()
+        # The child holds the pipe open for as long as it lives.
+        script.communicate(timeout=20)
+    assert script.returncode == 143

@@ -98,6 +98,14 @@ def ones(*, grad=False):
     return torch.ones(4, requires_grad=grad)
 
 
+def test_a_switch_is_a_reason_like_any_other(op, monkeypatch):
+    """The log of a training would not say why slower code ran."""
+    monkeypatch.setenv(SWITCH, "0")
+    op(ones())
+    assert op.served == {"plain": 1}
+    assert ladder.refusals() == {"test_op": {"fast": [f"switched off by {SWITCH}"]}}
+
+
 def test_the_first_rung_that_does_not_decline_serves(op):
     """The counts are what a report of a benchmark rests on."""
     op(ones())

@@ -34,3 +34,19 @@ def test_the_backend_follows_the_devices_and_a_mixture_is_refused():
     assert devices.backend_for(["cuda", "cuda"]) == "nccl"
     with pytest.raises(UserError, match="rank 1 sees no CUDA device while rank 0 does"):
         devices.backend_for(["cuda", "cpu"])
+
+
+def test_the_cpu_does_not_stand_in_for_a_gpu_unless_that_is_meant(monkeypatch):
+    """A study for a GPU would train for hours on the CPU, and its figure of merit be another machine's."""
+    for name in devices.HIDING:
+        monkeypatch.delenv(name, raising=False)
+    cpu = torch.device("cpu")
+    devices.refuse_missing_gpu(cpu, gpus=0)
+    devices.refuse_missing_gpu(torch.device("cuda", 0), gpus=1)
+    with pytest.raises(UserError, match="sees no GPU here"):
+        devices.refuse_missing_gpu(cpu, gpus=1)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    with pytest.raises(UserError):
+        devices.refuse_missing_gpu(cpu, gpus=1)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    devices.refuse_missing_gpu(cpu, gpus=1)

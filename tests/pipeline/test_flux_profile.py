@@ -24,6 +24,8 @@ def stub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     program.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{flux_stub.__file__}" "$@"\n')
     program.chmod(0o755)
     monkeypatch.setenv("FLUX_STUB", str(folder))
+    # A training that asks for a GPU takes the CPU for it only where GPUs are hidden.
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     monkeypatch.setenv("PATH", f"{program.parent}{os.pathsep}{os.environ['PATH']}")
     return folder
 

@@ -79,13 +79,13 @@ def test_shown_with_the_figure_of_merit_and_where_to_look(training, tmp_path):
     text = shown()
     assert "tiny on 1 rank (Example CPU 9000): validation Dice 0.95 in" in text
     assert f"figures: {tmp_path}/figures/\n" in text
-    assert "make report" in text
+    assert f"report:  make report STUDY={tmp_path}/study.yaml\n" in text
     assert "\x1b" not in text
     (tmp_path / "report.html").touch()
     assert f"report:  {tmp_path}/report.html" in shown()
     # The report of another study, or of this one before its last run, would be shown as this one's.
     os.utime(tmp_path / "report.html", (0, 0))
-    assert "report:  older than this; make report" in shown()
+    assert f"report:  older than this; make report STUDY={tmp_path}/study.yaml\n" in shown()
 
 
 def test_damaged_or_missing_summary(tmp_path):

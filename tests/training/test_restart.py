@@ -9,6 +9,7 @@ from training_jobs import study
 
 from scaffold.config import Job
 from scaffold.kernels import switches
+from scaffold.parallel import devices
 from scaffold.parallel.launch import Context
 from scaffold.training import graph, restart
 from scaffold.training.restart import Command
@@ -32,7 +33,7 @@ def world(launcher="mpi", hosts=("a", "a", "b", "b")):
 
 def forget(monkeypatch):
     """Remove from the environment what the script would keep of it."""
-    for name in restart._KEPT + restart._HIDING:
+    for name in restart.KEPT + devices.HIDING:
         monkeypatch.delenv(name, raising=False)
 
 
@@ -112,7 +113,7 @@ def test_what_was_set_is_set_again(job, tmp_path, monkeypatch, variables, kept):
     show.chmod(0o755)
     done = subprocess.run([script], env={"PATH": "/usr/bin:/bin"}, stdout=subprocess.PIPE, check=True)
     found = dict(line.split("=", 1) for line in done.stdout.decode().split("\0")[:-1])
-    assert {name: found[name] for name in restart._KEPT + restart._HIDING if name in found} == kept
+    assert {name: found[name] for name in restart.KEPT + devices.HIDING if name in found} == kept
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ def test_ranks_on_other_kernels_are_named(monkeypatch):
     """One rank whose kernel failed sets the pace of all, and its rounding differs."""
     fewer = {"group_norm_relu": {"triton": 7}}
     results = gathered(monkeypatch, [TRITON, EAGER, fewer, {"group_norm_relu": {"triton": 1, "eager": 8}}])
-    assert results == [{"calls": TRITON, "differing_ranks": [1, 3]}] * 4
+    assert results == [{"calls": TRITON, "differing_ranks": [1, 3], "switches": {}}] * 4
     assert Kernels.model_validate(results[0]).model_dump() == results[0]
 
 
@@ -44,3 +44,16 @@ def test_rank_0_tells_what_serves_and_why(monkeypatch, caplog):
     served.tell({"calls": {}, "differing_ranks": []}, Solo())
     ThreadTeam.run(2, lambda team: team.rank and served.tell({"calls": EAGER, "differing_ranks": [2]}, team))
     assert not caplog.records
+
+
+def test_switches_that_are_set_are_recorded_and_misspelt_ones_told(monkeypatch, caplog):
+    """Two results with other kernels could not be told apart; a switch misspelt would do nothing, silently."""
+    monkeypatch.setenv("SCAFFOLD_GROUPNORM_TRITON", "0")
+    monkeypatch.setenv("SCAFFOLD_TIMEOUT", "60")
+    assert served.gather(Solo())["switches"] == {"SCAFFOLD_GROUPNORM_TRITON": "0"}
+    served.warn_of_unknown_switches(Solo())
+    assert not caplog.records, "control: both are known"
+    monkeypatch.setenv("SCAFFOLD_GROUPNRM_TRITON", "0")
+    served.warn_of_unknown_switches(Solo())
+    (warned,) = [record.getMessage() for record in caplog.records]
+    assert warned.startswith("SCAFFOLD_GROUPNRM_TRITON is set, which no training reads; did you mean SCAFFOLD_GROUP")
