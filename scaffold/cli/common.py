@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import argparse
 import sys
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from scaffold.config import RunConfig, RunSpec, Study, dataset_name, library_name
-from scaffold.errors import UserError
+from scaffold.errors import ScaffoldError, UserError
 from scaffold.parallel.mpi import check_size, world
 from scaffold.parallel.team import RankError, Team
 from scaffold.progress import setup_logging
@@ -95,6 +96,14 @@ def select_config(arguments: argparse.Namespace, product: str) -> RunConfig:
     return made[name]
 
 
+def tell(verb: str, error: ScaffoldError, rank: int = 0) -> None:
+    """Print on standard error what ended ``verb``: rank 0 the message, a rank with a defect its traceback before."""
+    if isinstance(error, RankError) and error.defect is not None:
+        traceback.print_exception(error.defect)
+    if rank == 0:
+        print(f"{f'scaffold {verb}'.rstrip()}: {error}", file=sys.stderr, flush=True)
+
+
 @contextmanager
 def joined_team(arguments: argparse.Namespace) -> Iterator[Team]:
     """Yield the team of ``--ranks`` processes; what all of them raise together, rank 0 alone tells.
@@ -123,8 +132,7 @@ def told_once(verb: str, members: Team) -> Iterator[None]:
     except RankError as error:
         if members.size == 1:
             raise
-        if members.rank == 0:
-            print(f"scaffold {verb}: {error}", file=sys.stderr, flush=True)
+        tell(verb, error, members.rank)
         # None leaves before rank 0 has spoken: under `-m mpi4py` the first to exit with an error aborts the others.
         members.barrier()
         raise SystemExit(int(error.exit_code)) from error

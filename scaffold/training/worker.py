@@ -130,7 +130,8 @@ def run(
             signal.signal(signal.SIGINT, signal.SIG_IGN)
         error = _worded(raised)
         failure = Failure.of(context, error)
-        if failure.exit_code == ExitCode.INTERNAL and not (isinstance(error, RankError) and context.rank):
+        is_own = error.defect is not None if isinstance(error, RankError) else failure.exit_code == ExitCode.INTERNAL
+        if is_own:
             traceback.print_exception(raised)
         if type(error) in _AGREED:
             alarm.off()

@@ -105,6 +105,15 @@ def test_a_rank_that_fails_in_a_step_ends_all_with_its_error(data, tmp_path, fau
     assert not (work(tmp_path) / "lock.json").exists()
 
 
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_defect_that_the_ranks_agree_upon_is_told_with_its_traceback(data, tmp_path, rank):
+    """Printed by rank 0, whoever failed, the traceback would end in the agreement and not in the defect."""
+    done = train(data, tmp_path, ranks=2, fault=f"open {rank} 0")
+    assert done.returncode == ExitCode.INTERNAL
+    assert done.stderr.count("in open_samples") == 1
+    assert done.stderr.count(f"scaffold train: rank {rank} of 2, opening the data set: KeyError: 'the dog ate") == 1
+
+
 def test_a_row_counts_what_both_ranks_saw(data, tmp_path):
     """Hazards 4, 5: loss and Dice of rank 0 alone, or of both without their weights, are another number."""
     done = train(data, tmp_path / "out", ranks=2, fault="watch 0 0", set="epochs=1")
