@@ -5,9 +5,9 @@ import math
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
+from launching import mpiexec
 from training_jobs import result, rows, train, undisturbed, work
 
 from scaffold.errors import ExitCode
@@ -68,9 +68,8 @@ def test_a_wrong_argument_is_told_once(data, tmp_path, option, value):
 def test_data_verbs_tell_a_wrong_number_of_ranks_once(data):
     """The same, for the verbs that make data."""
     verb = ["search", "--config", data / "study.yaml", "--ranks", "3", "--output", data / "never.csv"]
-    mpiexec = Path(sys.executable).with_name("mpiexec")
     done = subprocess.run(
-        [mpiexec, "-n", "2", sys.executable, "-m", "mpi4py", "-m", "scaffold", *verb],
+        [mpiexec(), "-n", "2", sys.executable, "-m", "mpi4py", "-m", "scaffold", *verb],
         capture_output=True, text=True, timeout=60,
     )  # fmt: skip
     assert done.returncode == ExitCode.USER_ERROR
