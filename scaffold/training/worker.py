@@ -256,7 +256,8 @@ def _train_and_publish(
         if work is not None:
             work.attempts.end(ending, str(ending), ExitCode.DONE)
             _publish(output, job, data, training, work)
-            work.lock.release()
+            # Whatever befalls the ranks from here on, this attempt has ended well.
+            work.close(ending, str(ending), ExitCode.DONE)
 
 
 def _resume(

@@ -3,6 +3,7 @@
 import json
 import shutil
 import time
+from contextlib import contextmanager
 
 import pytest
 import safetensors.torch
@@ -13,7 +14,7 @@ from training_jobs import result, rows, study, work
 from scaffold import cli
 from scaffold.config import Job, Study, training_identity
 from scaffold.errors import ExitCode
-from scaffold.parallel.launch import Context
+from scaffold.parallel.launch import Context, LostRankError
 from scaffold.training import loop, workdir, worker
 from scaffold.training.attempts import ATTEMPTS
 from scaffold.training.restart import Command
@@ -93,6 +94,24 @@ def test_a_failure_to_publish_is_recorded_and_leaves_no_result(run, tmp_path):
     (attempt,) = json.loads((work(tmp_path) / ATTEMPTS).read_text())
     assert (attempt["exit_code"], attempt["last_epoch"]) == (ExitCode.IO_ERROR, 1)
     assert "predictions.npz" in attempt["reason"]
+
+
+def test_a_rank_lost_after_publishing_is_not_taken_for_another_training(run, tmp_path, monkeypatch, caplog):
+    """The lock is given back by then, which does not mean that someone took it."""
+
+    @contextmanager
+    def lost(self, topic):
+        yield
+        raise LostRankError("lost contact with rank 1")
+
+    monkeypatch.setattr(Context, "led_by_rank_0", lost)
+    code, told = run(epochs=1)
+    assert (code, "lost contact with rank 1" in told) == (ExitCode.RUN_AGAIN, True)
+    assert "took over" not in caplog.text
+    (attempt,) = json.loads((work(tmp_path) / ATTEMPTS).read_text())
+    assert attempt["exit_code"] == ExitCode.DONE
+    assert result(tmp_path)["epochs"] == 1
+    assert not (work(tmp_path) / "lock.json").exists()
 
 
 def test_a_forced_rerun_trains_afresh(run, tmp_path):
