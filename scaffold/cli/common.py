@@ -1,4 +1,4 @@
-"""Arguments that several verbs share."""
+"""What several verbs share: arguments, teams of ranks, and how they speak to the user."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from scaffold.config import RunConfig, RunSpec, Study, dataset_name, library_name
 from scaffold.errors import ScaffoldError, UserError
@@ -15,8 +15,13 @@ from scaffold.parallel.mpi import check_size, world
 from scaffold.parallel.team import RankError, Team
 from scaffold.progress import setup_logging
 
+if TYPE_CHECKING:
+    from rich.console import Console
+
 Verbs = Any
 """What ``ArgumentParser.add_subparsers`` returns."""
+
+_PIPE_WIDTH = 200
 
 
 def add_verb(
@@ -94,6 +99,14 @@ def select_config(arguments: argparse.Namespace, product: str) -> RunConfig:
             " the study has changed: run Snakemake again"
         )
     return made[name]
+
+
+def open_console() -> Console:
+    """Return standard output as rich writes to it: in colour on a terminal, plain in a pipe."""
+    from rich.console import Console
+
+    # A pipe has no width; rich would otherwise fold the tables at 80 columns.
+    return Console() if sys.stdout.isatty() else Console(width=_PIPE_WIDTH, no_color=True)
 
 
 def tell(verb: str, error: ScaffoldError, rank: int = 0) -> None:
