@@ -11,8 +11,6 @@ from scaffold.parallel import environment
 from scaffold.parallel.launch import Context
 from scaffold.parallel.stopping import SIGNALS, Request, StopRequests
 
-ANY_OF_THREE = "the job was cancelled, preempted, or at its time limit"
-
 
 @pytest.fixture(autouse=True)
 def no_scheduler(monkeypatch):

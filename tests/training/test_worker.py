@@ -15,6 +15,7 @@ from scaffold import cli
 from scaffold.config import Job, Study, training_identity
 from scaffold.errors import ExitCode
 from scaffold.parallel.launch import Context, LostRankError
+from scaffold.parallel.team import RankError
 from scaffold.training import loop, workdir, worker
 from scaffold.training.attempts import ATTEMPTS
 from scaffold.training.restart import Command
@@ -167,6 +168,28 @@ def test_another_data_set_is_refused_with_the_keys_that_differ(run, tmp_path):
     assert code == ExitCode.USER_ERROR
     assert "n_fracts_per_vol is 3, wanted 2" in told
     assert not (tmp_path / "work").exists()
+
+
+class SecondOfTwo(Context):
+    """Rank 1 of two on two hosts; ``other`` makes rank 0's digests from its own."""
+
+    def __init__(self, other):
+        super().__init__()
+        self.rank, self.size, self.hosts, self._other = 1, 2, ["here", "there"], other
+
+    def exchange(self, value):
+        return [self._other(value) if isinstance(value, tuple) else value, value]
+
+
+def test_ranks_that_see_different_data_are_refused(data, tmp_path):
+    """A file system that is not shared, or is late: the ranks would average gradients of two problems."""
+    spec = study(tmp_path / "study.yaml").run("tiny")
+    job, meta = Job("tiny", spec.config, 2, 1, spec.resources), data / "meta.yaml"
+    found = worker.open_data(SecondOfTwo(lambda own: own), job, meta)
+    assert (len(found.training), len(found.validation)) == (12, 4)
+    for other in (lambda own: ("x", own[1]), lambda own: (own[0], "x")):
+        with pytest.raises(RankError, match="not the same here as on rank 0: there and here see different data sets"):
+            worker.open_data(SecondOfTwo(other), job, meta)
 
 
 def test_a_damaged_file_found_by_a_loader_process_keeps_its_code_until_it_is_rebuilt(data, tmp_path, capsys):
