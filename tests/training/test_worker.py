@@ -51,6 +51,7 @@ def test_the_published_files_are_complete(run, data, tmp_path):
     assert set(found["kernels"]["calls"]["segmentation_sums"]) == {"eager"}, "no kernel of ours runs on a CPU"
     assert found["kernels"]["differing_ranks"] == []
     assert [attempt["reason"] for attempt in found["attempts"]] == ["epochs used up"]
+    assert json.loads((work(tmp_path) / ATTEMPTS).read_text()) == found["attempts"], "the record agrees with the result"
     assert {"build_s", "class_weights_s", "warmup_s"} <= {name for name, value in found.items() if value is not None}
     weights = safetensors.torch.load_file(tmp_path / "model.safetensors")
     assert sum(tensor.numel() for tensor in weights.values()) == found["parameters"]
