@@ -39,6 +39,7 @@ import script
 from scaffold import atomic, provenance
 from scaffold.cli.common import at_least_one
 from scaffold.config import Job, Study, dataset_name, library_name, resume_identity
+from scaffold.errors import ExitCode
 from scaffold.reporting import style
 from scaffold.training.attempts import ATTEMPTS
 from scaffold.training.restart import SWITCHES
@@ -49,7 +50,6 @@ TRAIN = ("-m", "scaffold", "train")
 STOCK = (str(Path(__file__).with_name("stock_training.py")),)
 OFF = dict.fromkeys(SWITCHES, "0")
 
-STOPPED = 75
 _LEAST_MINUTES = 0.1
 """A start in less would end before its first epoch."""
 
@@ -168,7 +168,7 @@ class Training:
             *ARMS[self.arm].command, "--config", self.study, "--run", self.job.run, "--seed", self.job.seed,
             "--ranks", 1, "--data", self.meta, "--output", self.output,
             "--set", f"epochs={until}", "--set", f"max_runtime={minutes:.3f}",
-            environment=ARMS[self.arm].environment, accept=(0, STOPPED),
+            environment=ARMS[self.arm].environment, accept=(0, ExitCode.RUN_AGAIN),
         )  # fmt: skip
         return code == 0
 

@@ -1,7 +1,8 @@
 """Exit codes, and the exceptions that carry them to the user.
 
 A verb that raises a :class:`ScaffoldError` ends with its ``exit_code`` and its message alone; a
-traceback is printed only for what is not a ``ScaffoldError``, since that is a defect of ours.
+traceback is printed only for what is not a ``ScaffoldError``, since that is a defect of ours. Where ranks
+agreed upon it (:class:`scaffold.parallel.team.RankError`), the rank that raised it prints it.
 """
 
 from __future__ import annotations

@@ -77,7 +77,9 @@ def library_versions() -> dict[str, str]:
 
 
 def _git(source: Path, *arguments: str) -> str:
-    command = ["git", "--no-optional-locks", "-C", str(source), *arguments]
+    # Another user's checkout (a site's, or a host's seen from a container) git would refuse to look at.
+    trusted = ["-c", f"safe.directory={source}"]
+    command = ["git", "--no-optional-locks", *trusted, "-C", str(source), *arguments]
     # Inside a git hook these would point git at another repository.
     environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     run = subprocess.run(command, capture_output=True, text=True, check=True, timeout=30, env=environment)

@@ -69,6 +69,17 @@ def test_changed_tree_is_told(checkout):
     assert commit_told_by(checkout, checkout) == f"{revision}-dirty"
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+def test_a_checkout_of_another_user_has_a_commit_too(checkout):
+    """A container often runs as root over a user's checkout, and a site may share one."""
+    revision = git(checkout, "rev-parse", "--short=12", "HEAD")
+    for path in (checkout, *checkout.rglob("*")):
+        os.chown(path, 12345, 12345)
+    with pytest.raises(subprocess.CalledProcessError):
+        git(checkout, "rev-parse", "HEAD")
+    assert commit_told_by(checkout, checkout) == revision
+
+
 def test_package_outside_a_checkout(checkout, tmp_path):
     """Installed into a virtual environment inside some other repository, it must not take that one's commit."""
     installed = checkout / "venv" / "site-packages"

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 
 from scaffold import __version__
 from scaffold.cli import dataset, fractals, kernels, launch, report, settings, train
+from scaffold.cli.common import tell
 from scaffold.config.problems import nearest
 from scaffold.errors import ExitCode, ScaffoldError, UserError
 from scaffold.progress import setup_logging
@@ -25,21 +26,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     verb = ""
     try:
         arguments = parse(sys.argv[1:] if argv is None else argv)
-        verb = f" {arguments.verb}"
+        verb = arguments.verb
         setup_logging(verbose=arguments.verbose)
         code = int(arguments.function(arguments) or ExitCode.DONE)
         sys.stdout.flush()
         return code
     except ScaffoldError as error:
         logging.getLogger("scaffold").debug("", exc_info=error)
-        print(f"scaffold{verb}: {error}", file=sys.stderr)
+        tell(verb, error)
         return int(error.exit_code)
     except BrokenPipeError:
         # The reader has what it wanted (`| head`); the interpreter must not flush again at its end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return ExitCode.DONE
     except KeyboardInterrupt:
-        print(f"scaffold{verb}: interrupted", file=sys.stderr)
+        print(f"scaffold {verb}: interrupted", file=sys.stderr)
         return 130
 
 

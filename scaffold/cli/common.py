@@ -1,21 +1,27 @@
-"""Arguments that several verbs share."""
+"""What several verbs share: arguments, teams of ranks, and how they speak to the user."""
 
 from __future__ import annotations
 
 import argparse
 import sys
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from scaffold.config import RunConfig, RunSpec, Study, dataset_name, library_name
-from scaffold.errors import UserError
+from scaffold.errors import ScaffoldError, UserError
 from scaffold.parallel.mpi import check_size, world
 from scaffold.parallel.team import RankError, Team
 from scaffold.progress import setup_logging
 
+if TYPE_CHECKING:
+    from rich.console import Console
+
 Verbs = Any
 """What ``ArgumentParser.add_subparsers`` returns."""
+
+_PIPE_WIDTH = 200
 
 
 def add_verb(
@@ -95,6 +101,22 @@ def select_config(arguments: argparse.Namespace, product: str) -> RunConfig:
     return made[name]
 
 
+def open_console() -> Console:
+    """Return standard output as rich writes to it: in colour on a terminal, plain in a pipe."""
+    from rich.console import Console
+
+    # A pipe has no width; rich would otherwise fold the tables at 80 columns.
+    return Console() if sys.stdout.isatty() else Console(width=_PIPE_WIDTH, no_color=True)
+
+
+def tell(verb: str, error: ScaffoldError, rank: int = 0) -> None:
+    """Print on standard error what ended ``verb``: rank 0 the message, a rank with a defect its traceback before."""
+    if isinstance(error, RankError) and error.defect is not None:
+        traceback.print_exception(error.defect)
+    if rank == 0:
+        print(f"{f'scaffold {verb}'.rstrip()}: {error}", file=sys.stderr, flush=True)
+
+
 @contextmanager
 def joined_team(arguments: argparse.Namespace) -> Iterator[Team]:
     """Yield the team of ``--ranks`` processes; what all of them raise together, rank 0 alone tells.
@@ -123,8 +145,7 @@ def told_once(verb: str, members: Team) -> Iterator[None]:
     except RankError as error:
         if members.size == 1:
             raise
-        if members.rank == 0:
-            print(f"scaffold {verb}: {error}", file=sys.stderr, flush=True)
+        tell(verb, error, members.rank)
         # None leaves before rank 0 has spoken: under `-m mpi4py` the first to exit with an error aborts the others.
         members.barrier()
         raise SystemExit(int(error.exit_code)) from error

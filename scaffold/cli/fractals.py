@@ -56,7 +56,9 @@ def _search(arguments: argparse.Namespace) -> None:
 
     with joined_team(arguments) as team:
         config = _library_config(arguments, team)
-        library = find_categories(config, team, arguments.threads)
+        # All ranks give up alike; agreed upon, rank 0 alone tells.
+        with team.together("searching categories"):
+            library = find_categories(config, team, arguments.threads)
         with team.together("writing the library"):
             if team.rank == 0:
                 table = write_library(library, Path(arguments.output))

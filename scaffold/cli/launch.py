@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from scaffold.cli.common import Verbs, add_ranks_argument, add_verb, at_least_one, told_once
+from scaffold.cli.common import Verbs, add_ranks_argument, add_verb, at_least_one, open_console, told_once
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -80,7 +80,7 @@ def _check(arguments: argparse.Namespace, context: Context) -> None:
     from scaffold.wording import count
 
     ranks = context.exchange(probe.own_facts(context))
-    console = _console() if context.rank == 0 else None
+    console = open_console() if context.rank == 0 else None
     with context.together("showing the ranks"):
         if console is not None:
             _show_ranks(console, context, ranks)
@@ -159,10 +159,3 @@ def _show_bandwidths(console: Console, measured: Sequence[Bandwidth]) -> None:
         speeds = (f"{speed:.3g}" for speed in (row.algorithm_gb_s, row.bus_gb_s))
         table.add_row(f"{row.group} ({row.backend})", f"{row.bytes:,}", *times, *speeds)
     console.print(table)
-
-
-def _console() -> Console:
-    from rich.console import Console
-
-    # A pipe has no width; rich would otherwise fold the tables at 80 columns.
-    return Console() if sys.stdout.isatty() else Console(width=160, no_color=True)

@@ -3,17 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from scaffold.cli.common import Verbs, add_verb
+from scaffold.cli.common import Verbs, add_verb, open_console
 from scaffold.errors import ExitCode
-
-if TYPE_CHECKING:
-    from rich.console import Console
-
-_PIPE_WIDTH = 200
 
 
 def register(verbs: Verbs) -> None:
@@ -65,7 +58,7 @@ def _summary(arguments: argparse.Namespace) -> None:
             write_page(table, Path(arguments.page))
         print(f"{path}: the summary of {len(arguments.foms)} figures of merit")
     else:
-        show_summary(path, _console())
+        show_summary(path, open_console())
 
 
 def _compare(arguments: argparse.Namespace) -> int:
@@ -78,14 +71,7 @@ def _compare(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(json.dumps(comparison.to_json(), indent=2))
     else:
-        show(comparison, a, b, _console(), arguments.force)
+        show(comparison, a, b, open_console(), arguments.force)
     if comparison.comparable or arguments.force:
         return ExitCode.DONE
     raise refusal(comparison)
-
-
-def _console() -> Console:
-    from rich.console import Console
-
-    # A pipe has no width; rich would otherwise fold the tables at 80 columns.
-    return Console() if sys.stdout.isatty() else Console(width=_PIPE_WIDTH, no_color=True)

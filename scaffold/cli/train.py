@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from scaffold.cli.common import Verbs, add_ranks_argument, add_study_arguments, add_verb, load_study, told_once
+from scaffold.cli.common import Verbs, add_ranks_argument, add_study_arguments, add_verb, load_study, tell, told_once
 from scaffold.errors import ScaffoldError, UserError
 
 if TYPE_CHECKING:
@@ -66,8 +65,7 @@ def run(arguments: argparse.Namespace, build: Build | None = None) -> None:
     except ScaffoldError as error:
         if context.size == 1:
             raise
-        if context.rank == 0:
-            print(f"scaffold train: {error}", file=sys.stderr)
+        tell(arguments.verb, error, context.rank)
         ending.leave(context, error.exit_code)
 
     from scaffold.training import worker

@@ -11,6 +11,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from scaffold.errors import UserError
+from scaffold.wording import count
 
 _NUMBER_AS_TEXT = re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+")
 
@@ -42,8 +43,7 @@ class ConfigError(UserError):
     def __init__(self, source: str, problems: Iterable[Problem]) -> None:
         self.source = source
         self.problems = list(problems)
-        count = len(self.problems)
-        lines = [f"{source}: {count} problem{'s' if count != 1 else ''}"]
+        lines = [f"{source}: {count(len(self.problems), 'problem')}"]
         lines += [f"  {f'line {p.line}: ' if p.line else ''}{p}" for p in self.problems]
         super().__init__("\n".join(lines))
 

@@ -96,7 +96,10 @@ class EncoderBlock(DoubleBlock):
 
 
 class UpsampleConcatenate(nn.ConvTranspose3d):
-    """Transposed convolution 2^3 with stride 2, joined to the skip; parameters are those of ``nn.ConvTranspose3d``."""
+    """Transposed convolution 2^3 with stride 2, joined to the skip; parameters are those of ``nn.ConvTranspose3d``.
+
+    Shape: (N, in_channels, d, h, w) and the skip (N, C, D, H, W) to (N, C + out_channels, D, H, W).
+    """
 
     def forward(self, x: Tensor, skip: Tensor) -> Tensor:  # type: ignore[override]
         """Bring ``x`` to the resolution of ``skip``; return the skip and it along the channels."""

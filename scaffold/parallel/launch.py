@@ -1,6 +1,6 @@
 """Who am I: joining the ranks of one training, under any launcher.
 
-``join(ranks)`` finds the other processes, checks that there are as many as asked for, binds the
+``world`` finds the other processes; ``join`` checks that there are as many as asked for, binds the
 device, and sets up two groups: the *data group* (NCCL on CUDA, gloo otherwise) for gradients and
 sums, and the *control group* (always gloo) for everything that ranks decide together. Nothing is
 ever decided over the device, so that a decision never waits for a kernel.
@@ -40,7 +40,6 @@ TIMEOUT_VARIABLE = "SCAFFOLD_TIMEOUT"
 
 DEFAULT_TIMEOUT_S = 900
 """Longer than any healthy wait: rank 0 reading a checkpoint of tens of GB while the others wait."""
-
 
 _LOOK_EVERY_S = 0.1
 

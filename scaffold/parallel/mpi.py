@@ -13,6 +13,7 @@ from typing import Any
 from scaffold.errors import ExitCode, ScaffoldError, UserError
 from scaffold.parallel import environment
 from scaffold.parallel.team import Solo, Team
+from scaffold.wording import count
 
 _ROLL_CALL = 7
 """Tag of the messages of a roll call."""
@@ -93,7 +94,7 @@ def check_size(found: int, ranks: int) -> None:
     if found != ranks:
         hint = f" (a launcher of another MPI library than mpi4py's starts N singletons; {_remedy(ranks)})"
         raise UserError(
-            f"started with {found} rank{'s' if found != 1 else ''}, but --ranks {ranks} was given"
+            f"started with {count(found, 'rank')}, but --ranks {ranks} was given"
             f"{hint if found == 1 else ''}; launch with: {launcher(ranks)} python -m mpi4py -m scaffold ..."
         )
 

@@ -32,6 +32,11 @@ class RankError(ScaffoldError):
         super().__init__(detail if size == 1 else f"rank {rank} of {size}, {action}: {detail}")
         self._arguments = (rank, size, action, cause)
 
+    @property
+    def defect(self) -> BaseException | None:
+        """The unexpected exception, with its traceback, on a rank that raised it; None on the others."""
+        return None if isinstance(self.__cause__, ScaffoldError) else self.__cause__
+
     def __reduce__(self) -> tuple[type[RankError], tuple[int, int, str, BaseException]]:
         return type(self), self._arguments
 
@@ -67,8 +72,8 @@ class Team(ABC):
         outcomes = self.exchange(_portable(outcome))
         for rank, item in enumerate(outcomes):
             if isinstance(item, RankError):
-                # Agreed upon in an inner block already; all ranks hold it.
-                raise item
+                # Agreed upon in an inner block already; all ranks hold it, each with its own traceback.
+                raise outcome if isinstance(outcome, RankError) else item
             if isinstance(item, BaseException):
                 own = outcome if isinstance(outcome, BaseException) else None
                 raise RankError(rank, self.size, action, item) from own

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from scaffold.reporting import style
 from scaffold.reporting.results import raise_damaged
+from scaffold.wording import count
 
 _POINTS = 20_000
 _SHOWN = 48
@@ -39,7 +40,7 @@ def draw_categories(
     columns = len(shown) if len(shown) <= _COLUMNS else min(math.ceil(math.sqrt(len(shown))), 2 * _COLUMNS)
     rows = -(-len(shown) // columns)
     more = f" · the first {len(shown)} of {len(clouds)}" if len(clouds) > len(shown) else ""
-    title = f"{len(clouds)} categories" if len(clouds) != 1 else "1 category"
+    title = count(len(clouds), "category", "categories")
     size = (max(2.6 * columns, 5.2), 0.6 + 2.6 * rows)
     subtitle = f"{library}{more} · colour: the map that each point is an image under"
     with style.figure(path, title, subtitle, size) as drawing:

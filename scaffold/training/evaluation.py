@@ -22,13 +22,11 @@ class Evaluation(NamedTuple):
         dice_sum: sum over samples of the hard Dice, averaged over foreground classes.
         loss_sum: sum over batches of loss times batch size.
         samples: number of samples.
-        batches: number of batches that were not empty.
     """
 
     dice_sum: float
     loss_sum: float
     samples: int
-    batches: int
 
 
 def evaluate(learner: Learner, batches: Iterable[Batch]) -> Evaluation:
@@ -44,7 +42,7 @@ def evaluate(learner: Learner, batches: Iterable[Batch]) -> Evaluation:
     learner = dataclasses.replace(learner, model=network)
     was_training = network.training
     totals = torch.zeros(2, dtype=torch.float64, device=learner.compute.device)
-    samples = used = 0
+    samples = 0
     network.eval()
     try:
         with torch.inference_mode():
@@ -54,11 +52,10 @@ def evaluate(learner: Learner, batches: Iterable[Batch]) -> Evaluation:
                 (sums,) = learner.graphs.validation.run(partial(_sums, learner), batch)
                 totals += sums
                 samples += len(batch["mask"])
-                used += 1
     finally:
         network.train(was_training)
     dice_sum, loss_sum = totals.tolist()
-    return Evaluation(dice_sum, loss_sum, samples, used)
+    return Evaluation(dice_sum, loss_sum, samples)
 
 
 def _sums(learner: Learner, batch: Batch) -> tuple[Tensor]:

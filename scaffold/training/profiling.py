@@ -22,6 +22,7 @@ import torch
 
 from scaffold import atomic
 from scaffold.config import RunConfig
+from scaffold.kernels import switches
 from scaffold.parallel import environment
 from scaffold.parallel.launch import Context
 
@@ -133,7 +134,7 @@ class StepProfiler:
 
 
 def _is_on(name: str, variables: Mapping[str, str]) -> bool:
-    return variables.get(name, "").strip().lower() in ("1", "true", "yes", "on")
+    return variables.get(name, "").strip().lower() in switches.ON
 
 
 def _guarded(action: Any) -> Any:

@@ -133,7 +133,8 @@ def run(
             signal.signal(signal.SIGINT, signal.SIG_IGN)
         error = _worded(raised)
         failure = Failure.of(context, error)
-        if failure.exit_code == ExitCode.INTERNAL and not (isinstance(error, RankError) and context.rank):
+        is_own = error.defect is not None if isinstance(error, RankError) else failure.exit_code == ExitCode.INTERNAL
+        if is_own:
             traceback.print_exception(raised)
         if type(error) in _AGREED:
             alarm.off()
@@ -258,7 +259,8 @@ def _train_and_publish(
         if work is not None:
             work.attempts.end(ending, str(ending), ExitCode.DONE)
             _publish(output, job, data, training, work)
-            work.lock.release()
+            # Whatever befalls the ranks from here on, this attempt has ended well.
+            work.close(ending, str(ending), ExitCode.DONE)
 
 
 def _resume(

@@ -11,6 +11,7 @@ import pytest
 from scaffold import cli
 from scaffold.cli import main
 from scaffold.errors import DamagedFileError, StoppedError, UserError
+from scaffold.parallel.team import Solo
 
 VERBS = list(cli.build_parser()[1])
 
@@ -63,6 +64,23 @@ def test_a_defect_keeps_its_traceback(verb_that):
     verb_that(raising(ZeroDivisionError("ours")))
     with pytest.raises(ZeroDivisionError):
         main(["check-config", "x"])
+
+
+def test_a_defect_that_ranks_agreed_upon_keeps_its_traceback(verb_that, capsys):
+    """Whatever fails in a block of a team is a RankError, whose message alone does not say where the defect is."""
+
+    def the_defect():
+        raise ZeroDivisionError("ours")
+
+    def action(arguments):
+        with Solo().together("working"):
+            the_defect()
+
+    verb_that(action)
+    assert main(["check-config", "x"]) == 1
+    told = capsys.readouterr().err
+    assert "in the_defect" in told
+    assert told.endswith("\nscaffold check-config: ZeroDivisionError: ours\n")
 
 
 def test_interrupt(verb_that, capsys):

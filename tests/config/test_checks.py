@@ -35,6 +35,10 @@ def problems(ranks=None, **settings):
             {"n_instances_used_per_fractal": 3, "val_split": 50}, {"n_instances_used_per_fractal": 2},
             "n_instances_used_per_fractal", "n_fracts_per_vol = 3",
         ),
+        (
+            {"normalize": 0.5, "variance_threshold": 0.249}, {"normalize": 0.5, "variance_threshold": 0.25},
+            "variance_threshold", "normalize^2 = 0.25",
+        ),
         ({"val_split": 5}, {"val_split": 4}, "val_split", "4 % of 24 volumes, rounded down, is 0"),
         ({"min_learning_rate": 0.001}, {"min_learning_rate": 0.0011}, "min_learning_rate", "learning_rate = 0.001"),
         ({"checkpoint_interval": 1}, {"checkpoint_interval": 0}, "checkpoint_interval", "-1 (at the end only)"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 import re
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -180,6 +181,20 @@ def test_labels_beyond_the_classes_are_refused(made, copied, bit):
     flip(masks.path, masks.offset(row, 0, 0, 0) + np.dtype(masks.dtype).itemsize - 1, bit)
     with pytest.raises(DamagedFileError, match=rf"has label \d+ in sample {samples.sample_id(0)}, of 6 classes"):
         samples[0]
+
+
+def test_the_first_label_beyond_the_classes_is_refused(made, copied):
+    """The network has no output for it, and the class weights end before it."""
+    directory = copied(made)
+    samples = Samples(directory / "meta.yaml", "training")
+    part, row = divmod(samples.sample_id(0), 64)
+    masks = made.meta.layout.masks(directory / "parts" / f"{part:04d}", part)
+    for label, refused in ((5, False), (6, True)):
+        with open(masks.path, "r+b") as file:
+            file.seek(masks.offset(row, 0, 0, 0))
+            file.write(np.array(label, masks.dtype).tobytes())
+        with pytest.raises(DamagedFileError, match="has label 6 in sample") if refused else nullcontext():
+            assert samples.mask(0)[0, 0, 0] == label
 
 
 def test_loader_processes_read_the_same(made):

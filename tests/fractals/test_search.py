@@ -130,3 +130,13 @@ def test_the_table_holds_no_time_or_place(tmp_path: Path) -> None:
     """Two searches give the same bytes: the table is a pure function of the settings."""
     tables = [write_library(find_categories(small_config()), tmp_path / name).read_bytes() for name in "ab"]
     assert tables[0] == tables[1]
+
+
+@pytest.mark.multirank
+def test_a_search_in_vain_is_told_once(study: Path, tmp_path: Path) -> None:
+    """All ranks come to the same end; of a thousand, each would tell it."""
+    output = tmp_path / "library"
+    process = scaffold_on(2, "search", "--config", study, "--set", "variance_threshold=0.9", "--output", output)
+    assert process.returncode == 2, process.stderr
+    assert process.stderr.count("lower variance_threshold or n_categories") == 1
+    assert not output.exists()

@@ -84,6 +84,11 @@ def outputs(result):
     return result if isinstance(result, tuple) else (result,)
 
 
+def test_no_ladder_is_left_out():
+    """A new operation that is not listed above would go unchecked; Adam's step has tests of its own."""
+    assert {*OPS, "clipped_adam"} == set(ladder._ladders)
+
+
 def test_a_kernel_that_fails_costs_a_warning_and_changes_no_result(op, caplog, monkeypatch):
     """A launch outside its launch region would end the training instead."""
     name, function, arguments, switch = op

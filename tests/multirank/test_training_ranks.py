@@ -5,9 +5,9 @@ import math
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
+from launching import mpiexec
 from training_jobs import result, rows, train, undisturbed, work
 
 from scaffold.errors import ExitCode
@@ -68,9 +68,8 @@ def test_a_wrong_argument_is_told_once(data, tmp_path, option, value):
 def test_data_verbs_tell_a_wrong_number_of_ranks_once(data):
     """The same, for the verbs that make data."""
     verb = ["search", "--config", data / "study.yaml", "--ranks", "3", "--output", data / "never.csv"]
-    mpiexec = Path(sys.executable).with_name("mpiexec")
     done = subprocess.run(
-        [mpiexec, "-n", "2", sys.executable, "-m", "mpi4py", "-m", "scaffold", *verb],
+        [mpiexec(), "-n", "2", sys.executable, "-m", "mpi4py", "-m", "scaffold", *verb],
         capture_output=True, text=True, timeout=60,
     )  # fmt: skip
     assert done.returncode == ExitCode.USER_ERROR
@@ -103,6 +102,15 @@ def test_a_rank_that_fails_in_a_step_ends_all_with_its_error(data, tmp_path, fau
     assert told in attempt["reason"]
     assert (work(tmp_path) / "failed.json").exists() == (code == ExitCode.INCURABLE)
     assert not (work(tmp_path) / "lock.json").exists()
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_defect_that_the_ranks_agree_upon_is_told_with_its_traceback(data, tmp_path, rank):
+    """Printed by rank 0, whoever failed, the traceback would end in the agreement and not in the defect."""
+    done = train(data, tmp_path, ranks=2, fault=f"open {rank} 0")
+    assert done.returncode == ExitCode.INTERNAL
+    assert done.stderr.count("in open_samples") == 1
+    assert done.stderr.count(f"scaffold train: rank {rank} of 2, opening the data set: KeyError: 'the dog ate") == 1
 
 
 def test_a_row_counts_what_both_ranks_saw(data, tmp_path):

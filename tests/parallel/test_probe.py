@@ -38,6 +38,11 @@ def test_what_a_launcher_did_wrong_is_told(ranks, told):
     assert re.search(told, doubt)
 
 
+def test_ranks_that_are_spread_unevenly_are_no_mistake():
+    """Slurm tells tasks and nodes, whose quotient is rounded up: two on each of two hosts, where one has the third."""
+    assert probe.doubts([facts(0), facts(1, cpus=(2, 3)), facts(2, "b")]) == []
+
+
 def test_bandwidths_are_those_of_the_nccl_tests():
     """Another definition could not be compared with any published figure."""
     row = Bandwidth.of("data", "nccl", 8 * 10**9, [4.0, 2.0, 1.0], ranks=4)

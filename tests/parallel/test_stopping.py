@@ -11,8 +11,6 @@ from scaffold.parallel import environment
 from scaffold.parallel.launch import Context
 from scaffold.parallel.stopping import SIGNALS, Request, StopRequests
 
-ANY_OF_THREE = "the job was cancelled, preempted, or at its time limit"
-
 
 @pytest.fixture(autouse=True)
 def no_scheduler(monkeypatch):
@@ -88,3 +86,11 @@ def test_the_time_limit_stops_in_time_and_ahead_of_time():
     stops = StopRequests(Context(), deadline=time.monotonic() + 100)
     assert stops.settle(needed_s=90) is None
     assert stops.settle(needed_s=110) == Request(Ending.TIME_LIMIT, "time limit")
+
+
+def test_a_signal_stays_the_reason_when_the_time_is_nearly_up_too():
+    """Three time limits without an epoch stop for good; a cancelled job must not count as one of them."""
+    stops = StopRequests(Context(), deadline=time.monotonic() + 100)
+    with stops.listening():
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert stops.settle(needed_s=110) == Request(Ending.SIGNAL, "SIGTERM")

@@ -74,6 +74,23 @@ def test_own_exception_is_the_cause_on_the_rank_that_failed():
     found = run(2, lambda team: team.agree(cause if team.rank else None))
     assert found[1].__cause__ is cause
     assert found[0].__cause__ is None
+    assert [error.defect for error in found] == [None, cause]
+
+
+def test_a_defect_keeps_its_traceback_through_an_outer_block():
+    """What is agreed upon twice is pickled twice, which drops causes."""
+    cause = ValueError("bad")
+
+    def work(team):
+        with team.together("outer"):
+            team.agree(cause if team.rank else None, "inner")
+
+    assert [error.defect for error in run(2, work)] == [None, cause]
+
+
+def test_what_the_user_is_told_is_no_defect():
+    found = run(2, lambda team: team.agree(UserError("no such file") if team.rank else None))
+    assert [error.defect for error in found] == [None, None]
 
 
 def test_block_fails_together_or_ends_together():

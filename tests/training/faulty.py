@@ -9,6 +9,7 @@ FAULT="KIND RANK STEP": before its STEP-th timed training step (from 1), rank RA
 * ``raise``: fails with an error that the other ranks know nothing of;
 * ``damage``: meets a damaged sample;
 * ``nan``: goes on with a NaN in the weights;
+* ``open``: whatever STEP, has a defect in opening the data set, whose outcome the ranks agree upon;
 * ``dawdle``: takes STEP seconds longer to publish than collectives wait for (SCAFFOLD_TIMEOUT);
 * ``watch``: no fault, and every rank: notes the sums of each step and each validation in
   ``watched.RANK.jsonl`` beside the run's output;
@@ -25,7 +26,7 @@ from pathlib import Path
 
 from scaffold.cli import main
 from scaffold.errors import DamagedFileError
-from scaffold.training import loop, predictions
+from scaffold.training import loop, predictions, worker
 
 kind, rank, step = os.environ.get("FAULT", "none 0 0").split()
 real_step, real_evaluate = loop.train_step, loop.evaluate
@@ -86,6 +87,15 @@ def befall(learner):
     elif kind == "full":
         resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
 
+
+def open_samples(*arguments):
+    if own_rank() == int(rank):
+        raise KeyError("the dog ate my key")
+    return real_samples(*arguments)
+
+
+if kind == "open":
+    real_samples, worker.Samples = worker.Samples, open_samples
 
 if kind == "dawdle":
     os.environ["SCAFFOLD_TIMEOUT"] = "6"

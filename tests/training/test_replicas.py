@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from launching import mpiexec
 from tiny_learner import WEIGHTS, batch_of, tiny_learner
 
 from scaffold.training.objective import objective
@@ -19,8 +20,7 @@ SCRIPT = Path(__file__).with_name("replicated_ranks.py")
 
 def run(ranks, case):
     """Return what each rank reported."""
-    mpiexec = Path(sys.executable).with_name("mpiexec")
-    command = [mpiexec, "-n", str(ranks), sys.executable, SCRIPT, case]
+    command = [mpiexec(), "-n", str(ranks), sys.executable, SCRIPT, case]
     done = subprocess.run(command, capture_output=True, text=True, timeout=90)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)

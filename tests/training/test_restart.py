@@ -189,7 +189,9 @@ def test_gpus_of_a_kind_are_asked_for_once_where_ranks_are_uneven(job, tmp_path,
     context = world(hosts=["a", "a", "b"])
     context.device = torch.device("cuda", 0)
     arguments = tmp_path, context, job, Command(tmp_path / "meta.yaml", tmp_path)
-    assert "--gpus-per-task=1" in asked_of_slurm(restart.write(*arguments)), "control: not in a job"
+    asked = asked_of_slurm(restart.write(*arguments))
+    assert "--gpus-per-task=1" in asked, "control: not in a job"
+    assert not [option for option in asked if "ntasks-per-node" in option], "three ranks are not one on each of two"
     monkeypatch.setenv("SLURM_JOB_ID", "7")
     assert [option for option in asked_of_slurm(restart.write(*arguments)) if "gpu" in option] == [
         "--gres=gpu:a100:2", "--partition=gpu",

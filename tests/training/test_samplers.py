@@ -33,6 +33,12 @@ def test_replicas_deal_out_one_common_order():
     assert [sample for pair in zip(first, second, strict=True) for sample in pair] == order
 
 
+def test_the_order_has_not_changed():
+    """If this fails, every training sees its samples otherwise: raise the code version of the stage ``train``."""
+    assert epoch(12, 1, seed=42) == [[6, 7, 5, 11, 2, 3, 9, 0, 8, 1, 10, 4]]
+    assert epoch(12, 1, seed=42, number=2) == [[8, 7, 2, 0, 3, 1, 5, 4, 11, 6, 10, 9]]
+
+
 def test_order_depends_on_seed_and_epoch_alone():
     """A resumed run must continue in the order; equal orders would make seeds dependent samples."""
     assert epoch(12, 1) == epoch(12, 1)

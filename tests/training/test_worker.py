@@ -3,6 +3,7 @@
 import json
 import shutil
 import time
+from contextlib import contextmanager
 
 import pytest
 import safetensors.torch
@@ -13,7 +14,8 @@ from training_jobs import result, rows, study, work
 from scaffold import cli
 from scaffold.config import Job, Study, training_identity
 from scaffold.errors import ExitCode
-from scaffold.parallel.launch import Context
+from scaffold.parallel.launch import Context, LostRankError
+from scaffold.parallel.team import RankError
 from scaffold.training import loop, workdir, worker
 from scaffold.training.attempts import ATTEMPTS
 from scaffold.training.restart import Command
@@ -49,6 +51,7 @@ def test_the_published_files_are_complete(run, data, tmp_path):
     assert set(found["kernels"]["calls"]["segmentation_sums"]) == {"eager"}, "no kernel of ours runs on a CPU"
     assert found["kernels"]["differing_ranks"] == []
     assert [attempt["reason"] for attempt in found["attempts"]] == ["epochs used up"]
+    assert json.loads((work(tmp_path) / ATTEMPTS).read_text()) == found["attempts"], "the record agrees with the result"
     assert {"build_s", "class_weights_s", "warmup_s"} <= {name for name, value in found.items() if value is not None}
     weights = safetensors.torch.load_file(tmp_path / "model.safetensors")
     assert sum(tensor.numel() for tensor in weights.values()) == found["parameters"]
@@ -93,6 +96,24 @@ def test_a_failure_to_publish_is_recorded_and_leaves_no_result(run, tmp_path):
     (attempt,) = json.loads((work(tmp_path) / ATTEMPTS).read_text())
     assert (attempt["exit_code"], attempt["last_epoch"]) == (ExitCode.IO_ERROR, 1)
     assert "predictions.npz" in attempt["reason"]
+
+
+def test_a_rank_lost_after_publishing_is_not_taken_for_another_training(run, tmp_path, monkeypatch, caplog):
+    """The lock is given back by then, which does not mean that someone took it."""
+
+    @contextmanager
+    def lost(self, topic):
+        yield
+        raise LostRankError("lost contact with rank 1")
+
+    monkeypatch.setattr(Context, "led_by_rank_0", lost)
+    code, told = run(epochs=1)
+    assert (code, "lost contact with rank 1" in told) == (ExitCode.RUN_AGAIN, True)
+    assert "took over" not in caplog.text
+    (attempt,) = json.loads((work(tmp_path) / ATTEMPTS).read_text())
+    assert attempt["exit_code"] == ExitCode.DONE
+    assert result(tmp_path)["epochs"] == 1
+    assert not (work(tmp_path) / "lock.json").exists()
 
 
 def test_a_forced_rerun_trains_afresh(run, tmp_path):
@@ -148,6 +169,28 @@ def test_another_data_set_is_refused_with_the_keys_that_differ(run, tmp_path):
     assert code == ExitCode.USER_ERROR
     assert "n_fracts_per_vol is 3, wanted 2" in told
     assert not (tmp_path / "work").exists()
+
+
+class SecondOfTwo(Context):
+    """Rank 1 of two on two hosts; ``other`` makes rank 0's digests from its own."""
+
+    def __init__(self, other):
+        super().__init__()
+        self.rank, self.size, self.hosts, self._other = 1, 2, ["here", "there"], other
+
+    def exchange(self, value):
+        return [self._other(value) if isinstance(value, tuple) else value, value]
+
+
+def test_ranks_that_see_different_data_are_refused(data, tmp_path):
+    """A file system that is not shared, or is late: the ranks would average gradients of two problems."""
+    spec = study(tmp_path / "study.yaml").run("tiny")
+    job, meta = Job("tiny", spec.config, 2, 1, spec.resources), data / "meta.yaml"
+    found = worker.open_data(SecondOfTwo(lambda own: own), job, meta)
+    assert (len(found.training), len(found.validation)) == (12, 4)
+    for other in (lambda own: ("x", own[1]), lambda own: (own[0], "x")):
+        with pytest.raises(RankError, match="not the same here as on rank 0: there and here see different data sets"):
+            worker.open_data(SecondOfTwo(other), job, meta)
 
 
 def test_a_damaged_file_found_by_a_loader_process_keeps_its_code_until_it_is_rebuilt(data, tmp_path, capsys):

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+from launching import mpiexec
 
 from scaffold import atomic
 from scaffold.config import Study
@@ -80,10 +81,10 @@ def command_of(data: Path, output: Path, ranks: int, launcher: str, **options) -
     verb = ["train", *(text for name, value in arguments.items() for text in (f"--{name}", str(value)))]
     here = Path(sys.executable)
     start = {
-        "mpi": [here.with_name("mpiexec"), "-n", launched, here, "-m", "mpi4py", FAULTY],
-        "none": [here, FAULTY],
-        "torchrun": [here, "-m", "torch.distributed.run", "--nproc-per-node", launched, FAULTY],
-    }[launcher]
+        "mpi": lambda: [mpiexec(), "-n", launched, here, "-m", "mpi4py", FAULTY],
+        "none": lambda: [here, FAULTY],
+        "torchrun": lambda: [here, "-m", "torch.distributed.run", "--nproc-per-node", launched, FAULTY],
+    }[launcher]()
     environment = {name: value for name, value in os.environ.items() if name not in _LAUNCHERS}
     environment |= {"OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
     return [str(part) for part in [*start, *verb]], environment
