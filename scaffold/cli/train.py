@@ -99,7 +99,8 @@ def _check(arguments: argparse.Namespace) -> None:
         raise UserError(f"--seed {arguments.seed}: must be at least 0 and below 2^63")
     for name in ("ranks", "threads", "minutes"):
         value = getattr(arguments, name)
-        if value is not None and value <= 0:
+        # In this form a minute that is no number is refused too.
+        if value is not None and not value > 0:
             raise UserError(f"--{name} {value}: must be greater than 0")
 
 

@@ -56,7 +56,7 @@ def test_a_wrong_number_of_ranks_is_refused_before_any_file(data, tmp_path, laun
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(("option", "value"), [("threads", 0), ("minutes", -1)])
+@pytest.mark.parametrize(("option", "value"), [("threads", 0), ("minutes", -1), ("minutes", "nan")])
 def test_a_wrong_argument_is_told_once(data, tmp_path, option, value):
     """With a thousand ranks the message would come a thousand times."""
     done = train(data, tmp_path, ranks=2, **{option: value})
