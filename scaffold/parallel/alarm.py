@@ -141,7 +141,8 @@ class Alarm:
     def _watch(self, store: TCPStore) -> None:
         lifelines: Lifelines | None = None
         hosts = self._context.hosts
-        with contextlib.suppress(OSError, RuntimeError):
+        # The store is gone: the loop tells of rank 0's end.
+        with contextlib.suppress(RuntimeError):
             host = "127.0.0.1" if len(set(hosts)) == 1 else hosts[0]
             lifelines = Lifelines(self._context.rank, store, host)
         while not self._off.wait(_LOOK_EVERY_S):

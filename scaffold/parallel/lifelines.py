@@ -9,6 +9,7 @@ process ends, however it ends.
 from __future__ import annotations
 
 import contextlib
+import logging
 import secrets
 import selectors
 import socket
@@ -20,12 +21,16 @@ if TYPE_CHECKING:
     from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 _KEY = "lifelines"
+_WITHOUT = "lifelines/without"
 _TOKEN_BYTES = 16
 _WELCOME = b"+"
 _CONNECT_WITHIN_S = 5.0
 
 _KEEPALIVE = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 20, "TCP_KEEPCNT": 6}
 """A node that is lost closes nothing; so the kernel asks, and gives up after three minutes."""
+
+
+log = logging.getLogger("scaffold")
 
 
 class Lifelines:
@@ -45,7 +50,11 @@ class Lifelines:
         if rank == 0:
             # Whoever cannot name it is no rank of this job: a port scanner, say.
             self._token = secrets.token_hex(_TOKEN_BYTES).encode()
-            server = socket.create_server(("", 0), backlog=1024)
+            try:
+                server = socket.create_server(("", 0), backlog=1024)
+            except OSError as error:
+                self._warn(f"rank 0 cannot listen ({error.strerror or error})")
+                return
             self._when_readable(server, self._accept)
             store.set(_KEY, f"{server.getsockname()[1]} {self._token.decode()}")
 
@@ -59,8 +68,10 @@ class Lifelines:
         """
         if self._to_join and self._store.check([_KEY]):
             self._to_join = False
-            with contextlib.suppress(OSError):
+            try:
                 self._join()
+            except OSError as error:
+                self._warn(f"rank {self._rank} cannot reach rank 0 on {self._host} ({error.strerror or error})")
         for key, _ in self._sockets.select(0):
             # Told to be readable, it need not be.
             with contextlib.suppress(BlockingIOError):
@@ -68,6 +79,11 @@ class Lifelines:
                 if lost is not None:
                     return lost
         return None
+
+    def _warn(self, fault: str) -> None:
+        # Once, of what may befall a thousand ranks alike.
+        if self._store.add(_WITHOUT, 1) == 1:
+            log.warning("%s: a rank that is killed will be noticed only when a collective of others fails", fault)
 
     def _join(self) -> None:
         port, token = self._store.get(_KEY).decode().split()

@@ -85,3 +85,28 @@ def test_rank_0_may_be_slow_to_answer(store):
     assert first_lost(*ranks) is None
     end(ranks[1])
     assert first_lost(ranks[0]) == 1, "control: its line is held"
+
+
+def test_ranks_that_cannot_reach_rank_0_are_told_once(store, monkeypatch, caplog):
+    """Where a firewall lets the store's port alone through, a killed rank is noticed late; nobody would know why."""
+    ranks = [Lifelines(rank, store, "127.0.0.1") for rank in range(3)]
+
+    def refuse(*arguments):
+        raise ConnectionRefusedError(111, "Connection refused")
+
+    monkeypatch.setattr(socket, "create_connection", refuse)
+    assert first_lost(*ranks, within_s=0.1) is None
+    (warned,) = [record.getMessage() for record in caplog.records]
+    assert warned.startswith("rank 1 cannot reach rank 0 on 127.0.0.1 (Connection refused)")
+
+
+def test_a_rank_0_that_cannot_listen_goes_on(store, monkeypatch, caplog):
+    """The same, where it is rank 0 that has no port to give."""
+
+    def refuse(*arguments, **keywords):
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr(socket, "create_server", refuse)
+    ranks = [Lifelines(rank, store, "127.0.0.1") for rank in range(2)]
+    assert first_lost(*ranks, within_s=0.1) is None
+    assert "rank 0 cannot listen (Too many open files)" in caplog.text

@@ -148,7 +148,11 @@ def make_training(
             "device_type": "cpu", "threads": 1,
             "mpi_library": "MPICH 4.3", "launcher": "mpiexec",
         },
-        "kernels": {"calls": {"stem_convolution": {"eager": 9}, "clipped_adam": {"eager": 5}}, "differing_ranks": []},
+        "kernels": {
+            "calls": {"stem_convolution": {"eager": 9}, "clipped_adam": {"eager": 5}},
+            "differing_ranks": [],
+            "switches": {},
+        },
         "provenance": {"commit": "0123456789ab", "versions": {"torch": "2.13.0", "numpy": "2.4.6"}},
     }  # fmt: skip
     return Training(directory, result, stats, make_predictions(rng, config.vol_size, config.n_categories))

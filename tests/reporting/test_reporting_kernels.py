@@ -34,3 +34,8 @@ def test_no_seed_hides_what_another_fell_back_to():
     seeds = [of(a={"triton": 2}), None, of([1], {"SCAFFOLD_B": "0"}, a={"triton": 1, "eager": 4}, b={"eager": 1})]
     assert joined(seeds) == of([1], {"SCAFFOLD_B": "0"}, a={"triton": 3, "eager": 4}, b={"eager": 1})
     assert joined([None, None]) is None
+
+
+def test_a_record_from_before_switches_were_noted_is_read():
+    """Results of an earlier version would be refused."""
+    assert Kernels.model_validate({"calls": {"a": {"eager": 1}}, "differing_ranks": []}) == of(a={"eager": 1})
